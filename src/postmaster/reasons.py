@@ -1,0 +1,132 @@
+"""The one table of reasons: what the log, the reason files and `send` say when mail is not delivered. Pure.
+
+Status codes are RFC 3463 (`class.subject.detail`): 5 is permanent, 4 is tried again, 2 is success.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+DELIVERED: Final = "delivered"
+DEAD_LETTER: Final = "dead-letter"
+REJECTED: Final = "rejected"
+DEFERRED: Final = "deferred"
+
+DELIVERED_STATUS: Final = "2.1.5"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a message was not delivered.
+
+    Attributes:
+        name: the word in the log's `reason`.
+        action: the log's `action` that goes with it.
+        status: RFC 3463 status code.
+        meaning: one sentence for a person who has never met it.
+        remedy: what to do next.
+    """
+
+    name: str
+    action: str
+    status: str
+    meaning: str
+    remedy: str
+
+
+_RETRY: Final = "then `postmaster dead-letter retry NAME`"
+
+_TABLE: Final = (
+    Reason(
+        "not-a-regular-file",
+        DEAD_LETTER,
+        "5.6.0",
+        "what lay in the outbox is a link, a directory, a pipe, a socket or a device, not a file of mail",
+        "put the message itself in the outbox: write it under a name starting with `.`, then rename it",
+    ),
+    Reason(
+        "too-large",
+        DEAD_LETTER,
+        "5.2.3",
+        "the message is larger than this office carries",
+        "send a shorter message that names the file, or raise `max_message_bytes` in post-office.yml, " + _RETRY,
+    ),
+    Reason(
+        "malformed-header",
+        DEAD_LETTER,
+        "5.6.0",
+        "the header cannot be read as the mapping between two `---` lines that a message starts with",
+        "mend the line named in the detail (a value with `: `, `#`, `&`, `*` or `!` needs quotes), " + _RETRY,
+    ),
+    Reason(
+        "invalid-header",
+        DEAD_LETTER,
+        "5.6.0",
+        "a header field is missing or has a value that it cannot have",
+        "mend the field named in the detail, " + _RETRY,
+    ),
+    Reason(
+        "unknown-recipient",
+        DEAD_LETTER,
+        "5.1.1",
+        "nobody in the registry has this address",
+        "correct `to`, or add the agent to a declaration and run `postmaster registry merge`, " + _RETRY,
+    ),
+    Reason(
+        "type-not-accepted",
+        REJECTED,
+        "5.7.1",
+        "the recipient accepts no mail of this type",
+        "send a type it accepts (`postmaster registry show AGENT` lists them), or add the type to its `accepts`, "
+        "merge, " + _RETRY,
+    ),
+    Reason(
+        "sender-not-accepted",
+        REJECTED,
+        "5.7.1",
+        "the recipient accepts this type, but not from this sender",
+        "let the recipient's owner add the sender to `accepts_from` of this type and merge, " + _RETRY,
+    ),
+    Reason(
+        "duplicate",
+        DEAD_LETTER,
+        "5.5.0",
+        "the recipient was given this very message before: same body, same header fields",
+        "nothing, if the first one was meant; else change `sent_at` or the text, or "
+        "`postmaster dead-letter retry --allow-duplicate NAME`",
+    ),
+    Reason(
+        "inbox-unavailable",
+        DEFERRED,
+        "4.2.1",
+        "the recipient's inbox is missing or closed",
+        "mend the inbox named in the detail; the next run delivers what waits",
+    ),
+    Reason(
+        "disk-full",
+        DEFERRED,
+        "4.3.1",
+        "there is no room to write the message",
+        "make room (or raise the quota); the next run delivers what waits",
+    ),
+    Reason(
+        "io-error",
+        DEFERRED,
+        "4.3.0",
+        "the disk or the system refused",
+        "see the detail for the system's words; the next run tries again",
+    ),
+    Reason(
+        "expired",
+        DEAD_LETTER,
+        "4.4.7",
+        "the message could not be delivered for longer than `expire_after`",
+        "mend what the earlier `deferred` lines of this message name, " + _RETRY,
+    ),
+)
+
+REASONS: Final = {reason.name: reason for reason in _TABLE}
+
+
+def remedy(name: str) -> str:
+    """Return what to do about the reason called `name`."""
+    return REASONS[name].remedy
