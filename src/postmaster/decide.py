@@ -60,6 +60,7 @@ class Envelope:
     """The fields of a readable message that routing looks at. Texts are as the sender typed them."""
 
     id: str
+    fingerprint: str  # equal for identical messages: same body, same header fields as the sender wrote them
     to: tuple[str, ...]
     sender: str
     type: str
@@ -178,9 +179,7 @@ def _admits(accept: Accept, sender: str, registry: RegistryView) -> bool:
         holder = registry.find(sender)
     roles = holder.roles if holder else ()
     classes = (holder.id,) if holder else ()
-    return any(
-        address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from
-    )
+    return any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from)
 
 
 def _takes_duplicates(agent: Agent, envelope: Envelope, registry: RegistryView) -> bool:

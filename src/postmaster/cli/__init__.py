@@ -1,0 +1,39 @@
+"""The command line. This module stays light: a `route` that finds nothing to do never imports click."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the `postmaster` command (the console script's entry point)."""
+    arguments = sys.argv[1:]
+    root = _plain_route(arguments)
+    if root is not None and _is_idle(root):
+        sys.exit(0)
+    from postmaster.cli import app
+
+    sys.exit(app.run(arguments))
+
+
+def _plain_route(arguments: list[str]) -> str | None:
+    """Return the --root of a call that is just `[--root DIR] route [--now]` (empty: none given), else None."""
+    root = ""
+    if arguments[:1] == ["--root"] and len(arguments) > 2 and arguments[1]:
+        root, arguments = arguments[1], arguments[2:]
+    return root if arguments in (["route"], ["route", "--now"]) else None
+
+
+def _is_idle(given: str) -> bool:
+    from postmaster.errors import PostmasterError
+    from postmaster.idle import is_idle
+    from postmaster.office import Office, find_root
+
+    try:
+        return is_idle(Office(find_root(given)))
+    except (PostmasterError, OSError):
+        return False
+
+
+__all__ = ["main"]
+if os.name != "posix":  # pragma: no cover
+    sys.exit("postmaster: needs a POSIX system (flock, atomic rename)")

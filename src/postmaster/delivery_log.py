@@ -1,0 +1,235 @@
+"""The delivery log: one JSON line per action, append only (docs/formats/delivery-log.md)."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any, Final
+
+from postmaster import durable
+from postmaster.errors import DiskFault
+from postmaster.office import Office
+
+KEYS: Final = (
+    "time",
+    "action",
+    "id",
+    "sequence",
+    "correlation_id",
+    "from",
+    "to",
+    "type",
+    "subject",
+    "sent_at",
+    "in_reply_to",
+    "agent",
+    "file",
+    "path",
+    "reason",
+    "status",
+    "detail",
+)
+_ORDER: Final = {key: place for place, key in enumerate(KEYS)}
+_NAME: Final = re.compile(r"delivery-log.*\.jsonl(\.\d+|-\d+)?(\.gz|\.zst)?")
+
+Record = dict[str, Any]
+
+
+def timestamp(time_ns: int) -> str:
+    """Return a time as the log writes it: RFC 3339, UTC, microseconds."""
+    moment = datetime.fromtimestamp(time_ns // 10**9, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ns // 1000 % 10**6:06d}Z"
+
+
+def encode(record: Record) -> bytes:
+    """Return the line for `record`: compact ASCII JSON, keys in the log's order, absent ones left out."""
+    ordered = {key: record[key] for key in sorted(record, key=_ORDER.__getitem__) if record[key] is not None}
+    return json.dumps(ordered, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def decode(line: bytes) -> Record | None:
+    """Return the record in a line, or None if the line is torn or foreign."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("action"), str) else None
+
+
+def append(office: Office, lines: Sequence[bytes]) -> None:
+    """Append whole lines with one write and make them durable.
+
+    A torn last line that a crash or a full disk left is sealed off first: completed if it is the beginning of one
+    of `lines`, else ended with a newline. When the disk is full the log is cut back to where it was.
+
+    Raises:
+        DiskFault: the lines are not in the log, or not durably.
+    """
+    if not lines:
+        return
+    try:
+        with _locked(office) as descriptor:
+            end = os.fstat(descriptor).st_size
+            data = b"".join(lines)
+            torn = _torn_tail(descriptor, end)
+            if torn and data.startswith(torn):
+                data = data[len(torn) :]
+            elif torn:
+                data = b"\n" + data
+            try:
+                durable.write_all(descriptor, data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, end)
+                raise
+            os.fsync(descriptor)
+        if end == 0:
+            durable.sync_directory(office.logs)
+    except OSError as fault:
+        raise DiskFault(f"{office.log}: cannot be written: {fault.strerror}") from fault
+
+
+@contextlib.contextmanager
+def _locked(office: Office) -> Iterator[int]:
+    """Open the log for appending, alone (flock(2)); look again if it was rotated while we waited."""
+    while True:
+        descriptor = os.open(
+            office.log,
+            os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+            0o666,
+        )
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(22, "is not a regular file")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                current = os.stat(office.log).st_ino
+            except FileNotFoundError:
+                current = -1
+            if current == os.fstat(descriptor).st_ino:
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _torn_tail(descriptor: int, end: int) -> bytes:
+    """Return what follows the last newline of the log."""
+    size, tail = 4096, b""
+    while end:
+        start = max(0, end - size)
+        tail = os.pread(descriptor, end - start, start)
+        if b"\n" in tail or start == 0:
+            break
+        size *= 8
+    return tail[tail.rfind(b"\n") + 1 :]
+
+
+def position(office: Office) -> tuple[int, int]:
+    """Return the log's (inode, size); (0, 0) if there is none."""
+    try:
+        seen = os.stat(office.log)
+    except FileNotFoundError:
+        return 0, 0
+    return seen.st_ino, seen.st_size
+
+
+def missing_lines(office: Office, lines: Sequence[bytes], since: tuple[int, int]) -> list[bytes]:
+    """Return those of `lines` that the log does not hold, looking from `since`, a `position`.
+
+    If the log was rotated or cut since then, all of it and of the rotated ones is searched.
+    """
+    inode, size = since
+    here, now = position(office)
+    wanted = set(lines)
+    if wanted and here == inode and now >= size:
+        with open(office.log, "rb") as stream:
+            stream.seek(size)
+            wanted.difference_update(stream)
+    elif wanted:
+        for path in log_files(office):
+            with open_log(path) as stream:
+                for line in stream:
+                    wanted.discard(line)
+    return [line for line in lines if line in wanted]
+
+
+def log_files(office: Office) -> list[str]:
+    """Return the paths of the log and the rotated logs, oldest first (by the time of their first line)."""
+    try:
+        names = os.listdir(office.logs)
+    except FileNotFoundError:
+        return []
+    rotated = []
+    for name in names:
+        path = os.path.join(office.logs, name)
+        if _NAME.fullmatch(name) and path != office.log and os.path.isfile(path):
+            rotated.append((first_time(path), path))
+    files = [path for _, path in sorted(rotated)]
+    if os.path.isfile(office.log):
+        files.append(office.log)
+    return files
+
+
+def first_time(path: str) -> str:
+    """Return the time of the first record in a log file, or an empty text."""
+    with open_log(path) as stream:
+        for line in stream:
+            if (record := decode(line)) is not None:
+                return str(record.get("time", ""))
+    return ""
+
+
+def open_log(path: str) -> IO[bytes]:
+    """Open a log file for reading, whatever it was compressed with.
+
+    Raises:
+        DiskFault: it needs a library that is not installed.
+        OSError: it cannot be opened.
+    """
+    if path.endswith(".gz"):
+        import gzip
+
+        return gzip.open(path, "rb")  # type: ignore[return-value]  # GzipFile reads and iterates as IO[bytes] does
+    if path.endswith(".zst"):
+        try:
+            import zstandard
+        except ImportError as fault:
+            raise DiskFault(f"{path}: reading it needs `pip install zstandard` (or `unzstd` it)") from fault
+        return zstandard.open(path, "rb")  # type: ignore[no-any-return]  # the stubs say Any
+    return open(path, "rb")
+
+
+def records(office: Office) -> Iterator[Record]:
+    """Yield every record of the rotated logs and the log, oldest first. Torn lines are passed over.
+
+    Raises:
+        DiskFault: a log file cannot be read.
+    """
+    for path in log_files(office):
+        yield from (record for _, record in read_records(path))
+
+
+def read_records(path: str) -> Iterator[tuple[int, Record]]:
+    """Yield (line number, record) of one log file.
+
+    Raises:
+        DiskFault: it cannot be read, or its compression is damaged.
+    """
+    try:
+        with open_log(path) as stream:
+            for number, line in enumerate(stream, 1):
+                if (record := decode(line)) is not None:
+                    yield number, record
+    except (OSError, EOFError) as fault:
+        raise DiskFault(f"{path}: cannot be read: {fault}") from fault
+
+
+def matching(found: Iterable[Record], **wanted: str | None) -> Iterator[Record]:
+    """Yield those records whose fields equal every value that is not None."""
+    asked = {key.rstrip("_"): value for key, value in wanted.items() if value is not None}
+    return (record for record in found if all(str(record.get(key)) == value for key, value in asked.items()))

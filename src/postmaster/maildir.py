@@ -1,0 +1,173 @@
+"""Mailboxes: a directory with tmp/ unread/ read/ (after Maildir, https://cr.yp.to/proto/maildir.html).
+
+A message is written in tmp/, synced there, and renamed into unread/, so that a reader of unread/ never sees half
+of one.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from postmaster import durable
+
+TMP: Final = "tmp"
+UNREAD: Final = "unread"
+READ: Final = "read"
+FOLDERS: Final = (TMP, UNREAD, READ)
+
+_MARK: Final = "postmaster-"
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A file that is written and waits to be published: `path`, and its inode number."""
+
+    path: str
+    inode: int
+
+
+def make(path: str) -> None:
+    """Make a mailbox, or those of its folders that are missing. Raises OSError."""
+    for folder in FOLDERS:
+        os.makedirs(os.path.join(path, folder), exist_ok=True)
+
+
+def open_for_delivery(path: str, *, may_make: bool) -> None:
+    """Make sure that mail can be put into the mailbox at `path`, and clear what a killed run left in its tmp/.
+
+    Args:
+        may_make: whether the mailbox itself may be made. One outside the office is not: where its disk is not
+            mounted, mail would vanish below the mount point.
+
+    Raises:
+        OSError: it is missing or closed.
+    """
+    if not may_make:
+        os.stat(path)
+    for folder in FOLDERS:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.join(path, folder)) if not may_make else os.makedirs(os.path.join(path, folder))
+    for folder in (TMP, UNREAD):
+        checked = os.path.join(path, folder)
+        if not stat.S_ISDIR(os.stat(checked).st_mode):
+            raise NotADirectoryError(20, "Not a directory", checked)
+        if not os.access(checked, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(13, "Permission denied", checked)
+    clear_temporaries(os.path.join(path, TMP))
+
+
+def clear_temporaries(directory: str) -> None:
+    """Remove the temporaries of routers that are no longer alive."""
+    with os.scandir(directory) as entries:
+        stale = [entry.name for entry in entries if entry.name.startswith((_MARK, "." + _MARK))]
+    for name in stale:
+        if not _owner_lives(name):
+            durable.remove(os.path.join(directory, name))
+
+
+def _owner_lives(name: str) -> bool:
+    """Tell whether the process that wrote a temporary still runs (signal 0, kill(2)); not so for our own."""
+    number = name.partition(_MARK)[2].partition("-")[0]
+    if not number.isdecimal() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def temporary_name(number: int, *, hidden: bool = False) -> str:
+    """Return the name of this process's temporary number `number`."""
+    return f"{'.' if hidden else ''}{_MARK}{os.getpid()}-{number}"
+
+
+def free_name(directory: str, candidates: Iterator[str], taken: set[str]) -> str:
+    """Return the first of `candidates` that is neither in `directory` nor in `taken`."""
+    return next(name for name in candidates if name not in taken and not os.path.lexists(os.path.join(directory, name)))
+
+
+def messages(path: str, folder: str) -> list[str]:
+    """Return the names of the messages in one folder of a mailbox, sorted; none if the folder is missing."""
+    try:
+        with os.scandir(os.path.join(path, folder)) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
+            )
+    except FileNotFoundError:
+        return []
+
+
+def publish(temporary: Temporary, target: str, *, again: bool) -> None:
+    """Rename a temporary to its final name.
+
+    Commit point: the rename. A crash before it leaves the temporary, which the journal names.
+
+    Args:
+        again: a run that was killed may have renamed it, and its recipient may have moved it on since: then a
+            missing temporary means that all is done.
+
+    Raises:
+        FileExistsError: another message has this name.
+        OSError: the mailbox is gone or closed.
+    """
+    try:
+        durable.rename_new(temporary.path, target)
+    except FileNotFoundError:
+        if not again and not _is(temporary, target):
+            raise
+        os.stat(os.path.dirname(temporary.path))  # the mailbox itself must be there
+        os.stat(os.path.dirname(target))
+    except FileExistsError:
+        if not _is(temporary, target):
+            raise
+
+
+def _is(temporary: Temporary, target: str) -> bool:
+    try:
+        return os.lstat(target).st_ino == temporary.inode
+    except OSError:
+        return False
+
+
+def move_message(path: str, name: str, origin: str, destination: str) -> str:
+    """Move one message between the folders of a mailbox; return its new name there. Nothing is replaced.
+
+    Raises:
+        FileNotFoundError: there is no such message in `origin`.
+        OSError: the mailbox is closed.
+    """
+    from postmaster.outbox import free_names
+
+    os.makedirs(os.path.join(path, destination), exist_ok=True)
+    for candidate in free_names(name):
+        try:
+            durable.rename_new(os.path.join(path, origin, name), os.path.join(path, destination, candidate))
+        except FileExistsError:
+            continue
+        durable.sync_directory(os.path.join(path, destination))
+        durable.sync_directory(os.path.join(path, origin))
+        return candidate
+    raise AssertionError("free_names is endless")
+
+
+def check_for_delivery(path: str, *, may_make: bool) -> None:
+    """Look, without touching anything, whether `open_for_delivery` would succeed. Raises OSError if not."""
+    for folder in ("", TMP, UNREAD):
+        checked = os.path.join(path, folder)
+        try:
+            if not stat.S_ISDIR(os.stat(checked).st_mode):
+                raise NotADirectoryError(20, "Not a directory", checked)
+        except FileNotFoundError:
+            if not may_make and not folder:
+                raise
+            continue
+        if not os.access(checked, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied", checked)

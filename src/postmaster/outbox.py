@@ -1,0 +1,237 @@
+"""The outbox: what counts as mail in it, reading a letter safely, taking one away safely.
+
+An outbox is writable by everyone, so nothing in it is trusted: links are not followed, only regular files are
+opened, and a name is only removed while it still means the file that was read.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from postmaster import durable
+from postmaster.names import TAKEN, is_mail
+
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One name in the outbox and what it meant when it was looked at."""
+
+    name: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, name: str, seen: os.stat_result) -> "Source":
+        """Return the source that `name` is, having these attributes."""
+        return cls(name, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A regular file that was read. `raw` is all of it, or only its beginning where it is `too_large`."""
+
+    source: Source
+    raw: bytes
+    too_large: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A name that is not a regular file with one link. `kind` says what it is."""
+
+    source: Source
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A name that the system does not let us read. `source` is None if not even its attributes can be had."""
+
+    name: str
+    source: Source | None
+    fault: OSError
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A name that is left for a later run, and why."""
+
+    name: str
+    why: str
+
+
+def scan(outbox: str) -> list[str]:
+    """Return the names of mail in the outbox, in no order. Raises OSError if it cannot be listed."""
+    with os.scandir(outbox) as entries:
+        return [entry.name for entry in entries if is_mail(entry.name)]
+
+
+def is_young(mtime_ns: int, now_ns: int, settle_seconds: int) -> bool:
+    """Tell whether a file was changed so lately that its writer may not be done. A time far ahead is a wrong clock."""
+    return abs(now_ns - mtime_ns) < settle_seconds * 10**9
+
+
+def read(
+    outbox: str, name: str, *, max_bytes: int, head_bytes: int, settle_seconds: int, now_ns: int
+) -> Letter | Special | Unreadable | Waiting | None:
+    """Read one letter; None if it is gone.
+
+    Args:
+        max_bytes: a file larger than this is `too_large`; of such a file only `head_bytes` are read.
+        settle_seconds: how long a file with a second hard link may wait for its writer to unlink the other.
+    """
+    path = os.path.join(outbox, name)
+    seen: os.stat_result | None = None
+    try:
+        seen = os.lstat(path)
+        if not stat.S_ISREG(seen.st_mode):
+            return Special(Source.of(name, seen), _KINDS.get(stat.S_IFMT(seen.st_mode), "no regular file"))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        if fault.errno == errno.ELOOP:  # became a link since the lstat
+            return Waiting(name, "it changed while it was looked at")
+        return Unreadable(name, Source.of(name, seen) if seen else None, fault)
+    try:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            return Waiting(name, "it changed while it was looked at")
+        source = Source.of(name, seen)
+        if _held_for_writing(descriptor):
+            return Waiting(name, "a writer still holds it open")
+        if seen.st_nlink > 1:
+            if is_young(seen.st_mtime_ns, now_ns, settle_seconds):
+                return Waiting(name, "it has a second hard link; its writer may be about to unlink that")
+            return Special(source, "a file with a second hard link")
+        too_large = seen.st_size > max_bytes
+        raw = _read(descriptor, head_bytes if too_large else max_bytes + 1)
+        if len(raw) > max_bytes or (not too_large and len(raw) != seen.st_size):
+            return Waiting(name, "it grew while it was read")
+        return Letter(source, raw, too_large)
+    except OSError as fault:
+        return Unreadable(name, Source.of(name, seen), fault)
+    finally:
+        os.close(descriptor)
+
+
+def _held_for_writing(descriptor: int) -> bool:
+    """Tell whether anyone has the file open for writing: then a read lease is refused (fcntl(2), F_SETLEASE).
+
+    Closing the descriptor gives the lease back. Where leases are not to be had (other systems, files of other
+    users without CAP_LEASE) nobody can tell, and a letter is taken as it is.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as fault:
+        return fault.errno == errno.EAGAIN
+    except AttributeError:  # no leases on this system
+        return False
+    return False
+
+
+def _read(descriptor: int, limit: int) -> bytes:
+    parts: list[bytes] = []
+    while limit > 0 and (part := os.read(descriptor, min(limit, 1 << 20))):
+        parts.append(part)
+        limit -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def is_same(source: Source, seen: os.stat_result) -> bool:
+    """Tell whether what is seen now is the file that was read, unchanged."""
+    return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns) == (
+        source.device,
+        source.inode,
+        source.size,
+        source.mtime_ns,
+    )
+
+
+def take(outbox: str, source: Source) -> None:
+    """Remove a letter that has been delivered; a newer one that has come under its name stays.
+
+    Commit point: the unlink of the private name. A crash before it leaves the letter under that name, from where
+    `recover_taken` removes it or puts it back.
+    """
+    name, taken = os.path.join(outbox, source.name), os.path.join(outbox, TAKEN)
+    try:
+        if not is_same(source, os.lstat(name)):
+            return
+        durable.rename_new(name, taken)
+    except FileNotFoundError:
+        return
+    if not is_same(source, os.lstat(taken)):
+        put_back(outbox, source.name)
+        return
+    try:
+        os.unlink(taken)
+    except OSError:
+        put_back(outbox, source.name)
+        raise
+
+
+def move(outbox: str, source: Source, target: str) -> bool:
+    """Rename a letter to `target` without replacing; False if it is gone or is another file by now."""
+    name = os.path.join(outbox, source.name)
+    try:
+        if not is_same(source, os.lstat(name)):
+            return False
+        durable.rename_new(name, target)
+    except FileNotFoundError:
+        return False
+    if is_same(source, os.lstat(target)):
+        return True
+    durable.rename_new(target, os.path.join(outbox, TAKEN))
+    put_back(outbox, source.name)
+    return False
+
+
+def recover_taken(outbox: str, finished: set[tuple[int, int]]) -> None:
+    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back."""
+    taken = os.path.join(outbox, TAKEN)
+    try:
+        seen = os.lstat(taken)
+    except FileNotFoundError:
+        return
+    if (seen.st_dev, seen.st_ino) in finished:
+        os.unlink(taken)
+    else:
+        put_back(outbox, "recovered.md")
+
+
+def put_back(outbox: str, name: str) -> None:
+    """Give the taken letter a name in the outbox again: its own, or one near it if that has been taken."""
+    for candidate in free_names(name):
+        with contextlib.suppress(FileExistsError):
+            durable.rename_new(os.path.join(outbox, TAKEN), os.path.join(outbox, candidate))
+            return
+
+
+def free_names(name: str, room: int = 255) -> Iterator[str]:
+    """Yield `name`, then ``stem-2.md``, ``stem-3.md``, ...: each at most `room` bytes long (NAME_MAX)."""
+    stem, extension = os.path.splitext(name)
+    if len(os.fsencode(extension)) > 16:
+        stem, extension = name, ""
+    number = 1
+    while True:
+        suffix = f"-{number}{extension}" if number > 1 else extension
+        encoded = os.fsencode(stem)[: room - len(os.fsencode(suffix))]
+        yield (encoded.decode("utf-8", "ignore") if len(os.fsencode(stem)) > len(encoded) else stem) + suffix
+        number += 1

@@ -1,0 +1,378 @@
+"""Making a batch ready: numbers given, temporaries written, so that committing it is one rename.
+
+Nothing here is visible to a receiver. What fails turns into a deferral of that copy and takes no number.
+"""
+
+import json
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+from postmaster import delivery_log, durable, journal, maildir, message, outbox, reasons
+from postmaster.commit import deferral, fault_reason
+from postmaster.decide import Agent, RegistryView, Verdict, decide
+from postmaster.delivery_log import Record
+from postmaster.history import History, OpenItem, letter_key
+from postmaster.journal import Entry, Publication
+from postmaster.letter import Item
+from postmaster.maildir import Temporary
+from postmaster.office import Office, Settings
+
+SMALL: Final = 16  # up to so many letters are synced one by one; more of them file system by file system
+REASON_SUFFIX: Final = ".reason.yml"
+_DEAD_NAME_BYTES: Final = 255 - len(REASON_SUFFIX)
+
+
+class Posting:
+    """The making ready of batches in one pass.
+
+    Args:
+        writes: False for a dry run, which decides and numbers but touches nothing.
+    """
+
+    def __init__(
+        self, office: Office, settings: Settings, registry: RegistryView, history: History, *, writes: bool
+    ) -> None:
+        self._office = office
+        self._settings = settings
+        self._registry = registry
+        self._history = history
+        self._writes = writes
+        self._mailboxes: dict[str, OSError | None] = {}
+        self._count = 0
+        self._first: dict[str, int] = {}  # of each flow: the highest number in the history
+        self._numbers: dict[str, int] = {}  # the highest number with this batch
+        self._written: list[Temporary] = []
+        self._names: set[str] = set()
+        self._moved: list[str] = []
+        self._now_ns = 0
+        self._sync = True
+        self.still_deferred = 0
+
+    def begin(self, letters: int, now_ns: int) -> None:
+        """Begin a batch of so many letters, at this time."""
+        self._first.clear()
+        self._numbers.clear()
+        self._written.clear()
+        self._names.clear()
+        self._moved.clear()
+        self._history.forget()
+        self._now_ns = now_ns
+        self._sync = letters <= SMALL
+        self.still_deferred = 0
+
+    def abandon(self) -> None:
+        """Remove what was written for a batch that is not committed."""
+        for temporary in self._written:
+            durable.remove(temporary.path)
+        self._written.clear()
+
+    def numbers_hold(self) -> bool:
+        """Tell whether the history still ends where this batch's numbers began."""
+        return all(self._history.highest(flow) == first for flow, first in self._first.items())
+
+    # -- one letter --------------------------------------------------------------------------------------------
+
+    def post(self, item: Item) -> Entry:
+        """Make one letter ready."""
+        known = self._history.open_item(item.record["file"], letter_key(item.record))
+        verdicts = self._verdicts(item, known)
+        sequence = known.sequence if known is not None and known.sequence is not None else self._next(item)
+        entry = Entry(item.source, journal.REMOVE, resumed=known is not None)
+        base = {**item.record, "time": delivery_log.timestamp(self._now_ns), "sequence": sequence}
+        refused: list[tuple[Verdict, Record]] = []
+        deferred: list[tuple[Verdict, Record]] = []
+        for verdict in verdicts:
+            record = self._record(base, verdict, item.notes)
+            if verdict.action == reasons.DELIVERED:
+                assert verdict.agent is not None
+                fault = self._deliver(item, verdict.agent, sequence, record, entry, resumed=known)
+                if fault is not None:
+                    where = self._office.shown(fault.filename or verdict.agent.inbox)
+                    verdict = replace(verdict, reason=fault_reason(fault), detail=f"{where}: {fault.strerror}")
+            if verdict.action == reasons.DEFERRED:
+                late = self._expired(verdict, known)
+                if late is None:
+                    deferred.append((verdict, record))
+                    continue
+                verdict = late
+            if verdict.action in (reasons.DEAD_LETTER, reasons.REJECTED):
+                refused.append((verdict, self._record(base, verdict, item.notes)))
+        if refused:
+            fault = self._refuse(item, refused, entry, keep=bool(deferred))
+            if fault is not None:
+                reason = "disk-full" if fault_reason(fault) == "disk-full" else "io-error"
+                detail = f"{self._office.shown(fault.filename or self._office.dead_letter)}: {fault.strerror}"
+                deferred.extend((replace(v, reason=reason, detail=detail), record) for v, record in refused)
+        if deferred:
+            entry.ending = journal.KEEP
+        self._put_off(entry, deferred, known)
+        self._settle_number(item, sequence, entry, known)
+        return entry
+
+    def _verdicts(self, item: Item, known: OpenItem | None) -> list[Verdict]:
+        if item.refusal is not None:
+            reason, detail = item.refusal
+            return [Verdict(item.record.get("to", ""), None, reason, detail)]
+        assert item.envelope is not None
+        allow = known is not None and known.allow_duplicate
+        verdicts = decide(item.envelope, self._registry, self._history, allow_duplicate=allow)
+        if known is None or known.sequence is None:
+            return verdicts
+        return [v for v in verdicts if not known.is_over_for(v.recipient, v.agent.id if v.agent else None)]
+
+    def _record(self, base: Record, verdict: Verdict, notes: str | None) -> Record:
+        status = reasons.DELIVERED_STATUS if verdict.reason is None else reasons.REASONS[verdict.reason].status
+        details = [text for text in (verdict.detail, notes) if text]
+        return {
+            **base,
+            "action": verdict.action,
+            "to": verdict.recipient or None,
+            "agent": verdict.agent.id if verdict.agent else None,
+            "reason": verdict.reason,
+            "status": status,
+            "detail": "; ".join(details) or None,
+        }
+
+    # -- numbers -----------------------------------------------------------------------------------------------
+
+    def _next(self, item: Item) -> int | None:
+        flow = item.record.get("correlation_id")
+        if flow is None:
+            return None
+        if flow not in self._numbers:
+            self._numbers[flow] = self._first[flow] = self._history.highest(flow)
+        return self._numbers[flow] + 1
+
+    def _settle_number(self, item: Item, sequence: int | None, entry: Entry, known: OpenItem | None) -> None:
+        """Use the number up if any copy left the outbox; a letter that only waits has none yet."""
+        if sequence is None or (known is not None and known.sequence is not None):
+            return
+        if any(record["action"] != reasons.DEFERRED for record in entry.records):
+            self._numbers[item.record["correlation_id"]] = sequence
+            return
+        for record in entry.records:
+            record.pop("sequence", None)
+
+    # -- delivering --------------------------------------------------------------------------------------------
+
+    def _deliver(
+        self,
+        item: Item,
+        agent: Agent,
+        sequence: int | None,
+        record: Record,
+        entry: Entry,
+        *,
+        resumed: OpenItem | None,
+    ) -> OSError | None:
+        """Write the copy for one agent; return the fault that puts it off."""
+        fault = self._mailbox(agent.inbox)
+        if fault is not None:
+            return fault
+        assert item.header is not None and item.envelope is not None and sequence is not None
+        unread = os.path.join(agent.inbox, maildir.UNREAD)
+        content = message.compose(item.header, item.envelope.id, sequence, memoryview(item.raw)[item.body :])
+        stem = f"{message.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
+        if resumed is not None and (there := _already_there(agent.inbox, stem, content)) is not None:
+            record["path"] = self._office.shown(there)
+            entry.records.append(record)
+            return None
+        try:
+            target = self._free(unread, stem)
+            temporary = self._write(os.path.join(agent.inbox, maildir.TMP), content)
+        except OSError as failed:
+            return failed
+        record["path"] = self._office.shown(target)
+        entry.records.append(record)
+        if temporary is not None:
+            entry.publications.append(Publication(temporary, target, agent.id, [len(entry.records) - 1]))
+        self._history.expect(item.envelope, agent.id, record["path"])
+        return None
+
+    def _mailbox(self, inbox: str) -> OSError | None:
+        """Open a mailbox once in a pass; return why it is closed, if it is."""
+        if inbox not in self._mailboxes:
+            inside = inbox.startswith(self._office.root.rstrip("/") + "/")
+            try:
+                if self._writes:
+                    maildir.open_for_delivery(inbox, may_make=inside)
+                else:
+                    maildir.check_for_delivery(inbox, may_make=inside)
+                self._mailboxes[inbox] = None
+            except OSError as fault:
+                self._mailboxes[inbox] = fault
+        return self._mailboxes[inbox]
+
+    def close_mailboxes(self, device: int, fault: OSError) -> list[str]:
+        """Close, for this pass, the mailboxes on a file system that cannot be synced; return them."""
+        closed = []
+        for inbox, known in self._mailboxes.items():
+            if known is None and os.stat(inbox).st_dev == device:
+                self._mailboxes[inbox] = fault
+                closed.append(inbox)
+        return closed
+
+    def _write(self, directory: str, content: bytes, *, hidden: bool = False) -> Temporary | None:
+        if not self._writes:
+            return None
+        self._count += 1
+        path = os.path.join(directory, maildir.temporary_name(self._count, hidden=hidden))
+        temporary = Temporary(path, durable.write_new(path, content, sync=self._sync))
+        self._written.append(temporary)
+        return temporary
+
+    def _free(self, directory: str, name: str) -> str:
+        """Return a path in `directory` that is free, and keep it for this batch."""
+        found = os.path.join(directory, name)
+        if found in self._names or os.path.lexists(found):
+            candidates = (os.path.join(directory, one) for one in outbox.free_names(name))
+            found = next(path for path in candidates if path not in self._names and not os.path.lexists(path))
+        self._names.add(found)
+        return found
+
+    # -- refusing ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, item: Item, refused: list[tuple[Verdict, Record]], entry: Entry, *, keep: bool) -> OSError | None:
+        """Make the dead letter ready: moved there at the end, or copied if the letter stays for another recipient."""
+        dead = self._office.dead_letter
+        lines = list(range(len(entry.records), len(entry.records) + len(refused)))
+        try:
+            name = self._dead_name(item.source.name)
+            target = os.path.join(dead, name)
+            records = [{**record, "path": self._office.shown(target)} for _, record in refused]
+            if self._writes:
+                copied = self._write(dead, item.raw, hidden=True) if keep else None
+                reason = self._write(dead, reason_file(records), hidden=True)
+                if not keep and item.regular and self._sync:
+                    durable.sync_file(os.path.join(self._office.outbox, item.source.name))
+                for temporary, path in ((copied, target), (reason, target + REASON_SUFFIX)):
+                    if temporary is not None:
+                        entry.publications.append(Publication(temporary, path, None, lines))
+        except OSError as fault:
+            return fault
+        entry.records.extend(records)
+        if not keep:
+            entry.ending, entry.moved_to = journal.MOVE, target
+            self._moved.append(target)
+        return None
+
+    def _dead_name(self, name: str) -> str:
+        """Return a free name for a dead letter: the letter's own if it can be."""
+        dead = self._office.dead_letter
+        for candidate in outbox.free_names(name, _DEAD_NAME_BYTES):
+            paths = {os.path.join(dead, candidate), os.path.join(dead, candidate + REASON_SUFFIX)}
+            if not paths & self._names and not any(os.path.lexists(path) for path in paths):
+                self._names |= paths
+                return candidate
+        raise AssertionError("free_names is endless")
+
+    def _expired(self, verdict: Verdict, known: OpenItem | None) -> Verdict | None:
+        """Return the verdict `expired` if this copy has waited too long."""
+        waiting = known.waits_for(verdict.recipient, verdict.agent.id if verdict.agent else None) if known else None
+        if waiting is None:
+            return None
+        since = message.parse_time(waiting[1])
+        if self._now_ns - since < self._settings.expire_after_seconds * 10**9:
+            return None
+        return replace(verdict, reason="expired", detail=f"waiting since {waiting[1]}: {verdict.detail}")
+
+    def _put_off(self, entry: Entry, deferred: list[tuple[Verdict, Record]], known: OpenItem | None) -> None:
+        """Record deferrals; one that the log already tells of, for the same reason, is only counted."""
+        for verdict, record in deferred:
+            self.still_deferred += 1
+            assert verdict.reason is not None
+            waiting = known.waits_for(verdict.recipient, verdict.agent.id if verdict.agent else None) if known else None
+            if waiting is None or waiting[0] != verdict.reason:
+                entry.records.append(deferral(record, verdict.reason, verdict.detail or ""))
+
+    # -- making it durable -------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make everything that was written durable, names too.
+
+        Raises:
+            UnsyncedDevice: a file system other than the office's own refused.
+            OSError: the office's own did.
+        """
+        if not self._writes or not (self._written or self._moved):
+            return
+        directories = {os.path.dirname(temporary.path) for temporary in self._written}
+        if self._moved and not self._sync:
+            directories.add(self._office.outbox)
+        if self._sync:
+            for directory in sorted(directories):
+                self._blame(directory, lambda directory=directory: durable.sync_directory(directory))  # type: ignore[misc]
+            return
+        by_device: dict[int, list[str]] = {}
+        for directory in directories:
+            by_device.setdefault(os.stat(directory).st_dev, []).append(directory)
+        for found in by_device.values():
+            files = [t.path for t in self._written if os.path.dirname(t.path) in found]
+            self._blame(found[0], lambda found=found, files=files: durable.sync_filesystem(found[0], files))  # type: ignore[misc]
+
+    def _blame(self, directory: str, step: Any) -> None:
+        try:
+            step()
+        except OSError as fault:
+            device = os.stat(directory).st_dev
+            if device == os.stat(self._office.root).st_dev:
+                raise
+            raise UnsyncedDevice(device, fault) from fault
+
+
+class UnsyncedDevice(Exception):
+    """A file system that holds mailboxes cannot be synced. `device` is its st_dev."""
+
+    def __init__(self, device: int, fault: OSError) -> None:
+        super().__init__(str(fault))
+        self.device = device
+        self.fault = fault
+
+
+def _already_there(inbox: str, name: str, content: bytes) -> str | None:
+    """Return where an earlier run that was cut off has put this very copy, if it has."""
+    for folder in (maildir.UNREAD, maildir.READ):
+        path = os.path.join(inbox, folder, name)
+        try:
+            with open(path, "rb") as stream:
+                if stream.read(len(content) + 1) == content:
+                    return path
+        except OSError:
+            continue
+    return None
+
+
+def reason_file(records: list[Record]) -> bytes:
+    """Return the text of a reason file: YAML whose values are JSON texts, so that any YAML reader takes them."""
+    first = records[0]
+    lines = [f"# {reasons.REASONS[first['reason']].meaning}"]
+    for key in ("reason", "action", "status", "detail"):
+        if first.get(key) is not None:
+            lines.append(f"{key}: {_yaml(first[key])}")
+    lines.append(f"remedy: {_yaml(reasons.remedy(first['reason']))}")
+    for key in (
+        "time",
+        "file",
+        "id",
+        "sequence",
+        "correlation_id",
+        "from",
+        "type",
+        "subject",
+        "sent_at",
+        "in_reply_to",
+    ):
+        if first.get(key) is not None:
+            lines.append(f"{key}: {_yaml(first[key])}")
+    lines.append("recipients:")
+    for record in records:
+        shown = {key: record.get(key) for key in ("to", "agent", "action", "reason", "status", "detail")}
+        lines.append("  - {" + ", ".join(f"{k}: {_yaml(v)}" for k, v in shown.items() if v is not None) + "}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _yaml(value: object) -> str:
+    """Return a number as it is and text as a YAML double-quoted scalar: JSON, with what YAML cannot print escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -1,0 +1,316 @@
+"""One pass of the router: scan the outbox, read, decide, commit, log (docs/routing.md).
+
+The pass is stateless: all it knows of the past is the delivery log, by way of its index. Batches are bounded, so that
+memory does not grow with the backlog, and each batch is one commit (docs/states.md).
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from postmaster import commit, delivery_log, journal, letter, outbox, reasons
+from postmaster.delivery_log import Record
+from postmaster.errors import DiskFault
+from postmaster.history import History
+from postmaster.journal import Batch
+from postmaster.letter import Item
+from postmaster.office import Office, Settings, visible
+from postmaster.outbox import Source, Waiting
+from postmaster.posting import Posting, UnsyncedDevice
+from postmaster.registry import compiled
+
+BATCH_MESSAGES: Final = 1_000
+BATCH_BYTES: Final = 64 * 1024 * 1024
+_KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
+_KEEP_BYTES: Final = 32 * 1024 * 1024
+_ATTEMPTS: Final = 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What a pass did.
+
+    Attributes:
+        busy: another router was at work, and nothing was done.
+        actions: how many log lines of each action (for a dry run: would be written).
+        deferred: how many copies wait in the outbox, told of in the log now or before.
+        waiting: names that are left alone for now, with why.
+        problems: what a person should look at, in words.
+    """
+
+    busy: bool = False
+    actions: Counter[str] = field(default_factory=Counter)
+    deferred: int = 0
+    waiting: list[Waiting] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def route(
+    office: Office,
+    *,
+    wait: bool = False,
+    on_record: Callable[[Record], None] | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> Report:
+    """Route everything in the outbox.
+
+    Args:
+        wait: wait for a router that is at work instead of leaving it to do the mail.
+        on_record: called with every record that this pass put in the log.
+        clock: nanoseconds since the epoch.
+
+    Raises:
+        ConfigurationFault: no office, or a registry or settings that cannot be used; the outbox is untouched.
+        DiskFault: the pass could not go on; the next one does.
+    """
+    office.require()
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we hold a lease on it
+    with office.lock(wait=wait) as alone:
+        if not alone:
+            return Report(busy=True)
+        settings = office.settings()
+        with compiled.open_view(office) as registry:
+            run = _Pass(office, settings, on_record, clock)
+            run.recover()
+            history = History(office)
+            try:
+                run.route(Posting(office, settings, registry, history, writes=True), history)
+            finally:
+                history.close()
+        return run.report
+
+
+def preview(
+    office: Office,
+    *,
+    on_record: Callable[[Record], None] | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> Report:
+    """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
+    office.require()
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    settings = office.settings()
+    with compiled.open_view(office, write=False) as registry:
+        run = _Pass(office, settings, on_record, clock)
+        if os.path.exists(office.journal):
+            run.report.problems.append("a run was cut off in the middle; the next one ends its work first")
+        history = History(office, write=False)
+        try:
+            run.preview(Posting(office, settings, registry, history, writes=False))
+        finally:
+            history.close()
+    return run.report
+
+
+class _Pass:
+    """The state of one pass."""
+
+    def __init__(
+        self,
+        office: Office,
+        settings: Settings,
+        on_record: Callable[[Record], None] | None,
+        clock: Callable[[], int],
+    ) -> None:
+        self._office = office
+        self._settings = settings
+        self._on_record = on_record
+        self._clock = clock
+        self._stuck: set[tuple[int, int]] = set()
+        self.report = Report()
+
+    def recover(self) -> None:
+        """End what a killed run began."""
+        os.makedirs(self._office.logs, exist_ok=True)
+        os.makedirs(self._office.dead_letter, exist_ok=True)
+        self._account(*commit.recover(self._office))
+        stuck, problems = commit.retry_removals(self._office)
+        self._stuck = {(source.device, source.inode) for source in stuck}
+        self.report.problems.extend(problems)
+        self.report.deferred += len(stuck)
+        _clear_dead_letter(self._office)
+
+    def route(self, posting: Posting, history: History) -> None:
+        """Route the outbox, batch by batch."""
+        position = delivery_log.position(self._office)
+        for batch in self._batches():
+            position = self._post(batch, posting, history, position)
+
+    def preview(self, posting: Posting) -> None:
+        """Decide on everything in the outbox, as one batch."""
+        posting.begin(0, self._clock())
+        for batch in self._batches():
+            for item in batch:
+                self._count(posting.post(item).records)
+                self.report.deferred += posting.still_deferred
+                posting.still_deferred = 0
+
+    # -- reading, in order -------------------------------------------------------------------------------------
+
+    def _batches(self) -> Iterator[list[Item]]:
+        """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
+        queue, kept = self._survey()
+        batch: list[Item] = []
+        size = 0
+        for _, name, _ in queue:
+            item = kept.pop(name, None) or self._read(name)
+            if item is None:
+                continue
+            if batch and (len(batch) >= BATCH_MESSAGES or size + len(item.raw) > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += len(item.raw)
+        if batch:
+            yield batch
+
+    def _survey(self) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
+        """Look at every letter once: (time, name, size) of each, sorted, and as many letters as memory may hold."""
+        try:
+            names = outbox.scan(self._office.outbox)
+        except OSError as fault:
+            raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
+        queue: list[tuple[int, str, int]] = []
+        kept: dict[str, Item] = {}
+        kept_bytes = 0
+        for name in names:
+            item = self._read(name, note=True)
+            if item is None:
+                continue
+            queue.append((item.time_ns, name, item.source.size))
+            if len(kept) < _KEEP_MESSAGES and kept_bytes + len(item.raw) <= _KEEP_BYTES:
+                kept[name] = item
+                kept_bytes += len(item.raw)
+        queue.sort()
+        return queue, kept
+
+    def _read(self, name: str, *, note: bool = False) -> Item | None:
+        """Read one letter; None if it is gone, or left for a later run (told of in the report when `note`)."""
+        now_ns = self._clock()
+        reading = outbox.read(
+            self._office.outbox,
+            name,
+            max_bytes=self._settings.max_message_bytes,
+            head_bytes=letter.HEAD_BYTES,
+            settle_seconds=self._settings.settle_seconds,
+            now_ns=now_ns,
+        )
+        if reading is None:
+            return None
+        result = letter.assess(
+            reading,
+            visible(name),
+            now_ns=now_ns,
+            settle_seconds=self._settings.settle_seconds,
+            max_bytes=self._settings.max_message_bytes,
+        )
+        if isinstance(result, Waiting):
+            if note:
+                self.report.waiting.append(Waiting(visible(name), result.why))
+            return None
+        if (result.source.device, result.source.inode) in self._stuck:
+            return None
+        return result
+
+    # -- posting a batch ---------------------------------------------------------------------------------------
+
+    def _post(
+        self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]
+    ) -> tuple[int, int]:
+        """Make a batch ready, commit it and carry it out; return the position of the log after it.
+
+        Raises:
+            DiskFault: it could not be committed (all stays in the outbox) or not be carried out to the end.
+        """
+        for _ in range(_ATTEMPTS):
+            if delivery_log.position(self._office) != position:
+                position = delivery_log.position(self._office)
+                history.catch_up()
+                items = [item for item in items if _still_there(self._office, item.source)]
+            try:
+                batch = self._ready(items, posting, position)
+                if not batch.entries:
+                    self.report.deferred += posting.still_deferred
+                    return position
+                journal.commit(self._office, batch)
+            except FileExistsError as fault:
+                posting.abandon()
+                raise DiskFault("another router works here, though we hold the lock; leaving it to its work") from fault
+            except UnsyncedDevice as fault:
+                posting.abandon()
+                closed = posting.close_mailboxes(fault.device, fault.fault)
+                self.report.problems.append(f"{', '.join(closed)}: cannot be synced: {fault.fault.strerror}")
+                continue
+            except OSError as fault:
+                posting.abandon()
+                raise DiskFault(
+                    f"{fault.filename or self._office.private}: {fault.strerror}; nothing of this batch was sent"
+                ) from fault
+            if not self._still_right(items, posting, history, position):
+                journal.drop(self._office)
+                posting.abandon()
+                continue
+            records, problems = commit.carry_out(self._office, batch, again=False)
+            self._account(records, problems)
+            self.report.deferred += posting.still_deferred
+            history.forget()
+            history.catch_up()
+            return delivery_log.position(self._office)
+        raise DiskFault("other writers of the log leave no time to commit a batch; the next run tries again")
+
+    def _ready(self, items: list[Item], posting: Posting, position: tuple[int, int]) -> Batch:
+        posting.begin(len(items), self._clock())
+        try:
+            entries = [posting.post(item) for item in items]
+            posting.sync()
+        except BaseException:
+            posting.abandon()
+            raise
+        return Batch([entry for entry in entries if entry.records or entry.ending != journal.KEEP], position)
+
+    def _still_right(self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]) -> bool:
+        """Tell whether numbers and letters are still as the batch took them, if anyone has logged since.
+
+        The journal is in place now, so nobody else can commit before we are done.
+        """
+        if delivery_log.position(self._office) == position:
+            return True
+        history.catch_up()
+        return posting.numbers_hold() and all(_still_there(self._office, item.source) for item in items)
+
+    # -- the report --------------------------------------------------------------------------------------------
+
+    def _account(self, records: list[Record], problems: list[str]) -> None:
+        self._count(records)
+        self.report.problems.extend(problems)
+        self.report.deferred += len(problems)
+
+    def _count(self, records: list[Record]) -> None:
+        for record in records:
+            self.report.actions[record["action"]] += 1
+            if record["action"] == reasons.DEFERRED:
+                place = record.get("path") or f"outbox/{record['file']}"
+                self.report.problems.append(f"{place}: deferred ({record['reason']}): {record['detail']}")
+            if self._on_record is not None:
+                self._on_record(record)
+
+
+def _still_there(office: Office, source: Source) -> bool:
+    try:
+        return outbox.is_same(source, os.lstat(os.path.join(office.outbox, source.name)))
+    except OSError:
+        return False
+
+
+def _clear_dead_letter(office: Office) -> None:
+    """Remove what a killed run left half-written beside the dead letters."""
+    from postmaster import maildir
+
+    try:
+        maildir.clear_temporaries(office.dead_letter)
+    except OSError as fault:
+        raise DiskFault(f"{office.dead_letter}: {fault.strerror}") from fault
