@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import re
@@ -197,10 +198,11 @@ def open_log(path: str) -> IO[bytes]:
         return gzip.open(path, "rb")  # type: ignore[return-value]  # GzipFile reads and iterates as IO[bytes] does
     if path.endswith(".zst"):
         try:
-            import zstandard
+            zstandard = importlib.import_module("zstandard")
         except ImportError as fault:
             raise DiskFault(f"{path}: reading it needs `pip install zstandard` (or `unzstd` it)") from fault
-        return zstandard.open(path, "rb")  # type: ignore[no-any-return]  # the stubs say Any
+        stream: IO[bytes] = zstandard.open(path, "rb")
+        return stream
     return open(path, "rb")
 
 

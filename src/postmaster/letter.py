@@ -4,7 +4,7 @@ A letter is either fit to be decided on (it has an envelope) or refused as a who
 what the log will say of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from postmaster import message
@@ -90,12 +90,10 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
     time_ns = message.parse_time(found["sent_at"]) if "sent_at" in found else source.mtime_ns
     record: Record = {"file": file, "id": message_id, **found}
     notes = "overridden: " + ", ".join(header.overridden) if header.overridden else None
-    envelope, refusal = None, None
+    item = Item(source, time_ns, record, raw, body, header, notes=notes)
     if message_id is None:
-        refusal = ("too-large", size)
-    else:
-        try:
-            envelope = message.envelope(header, message_id)
-        except Refused as fault:
-            refusal = (fault.reason, fault.detail)
-    return Item(source, time_ns, record, raw, body, header, envelope, refusal, notes)
+        return replace(item, refusal=("too-large", size))
+    try:
+        return replace(item, envelope=message.envelope(header, message_id))
+    except Refused as fault:
+        return replace(item, refusal=(fault.reason, fault.detail))

@@ -211,20 +211,20 @@ class _Reader:
 
     def _document(self, parser: Any) -> None:
         parser.get_event()  # stream start
-        event = parser.get_event()
+        event: Any = parser.get_event()
         if isinstance(event, yaml.StreamEndEvent):
             raise Refused("malformed-header", "the header is empty")
         if event.explicit or event.version or event.tags:
             raise self._refuse(event, "a second document or a directive inside the header")
         event = parser.get_event()
-        if not isinstance(event, yaml.MappingStartEvent):
+        if not _is(event, yaml.MappingStartEvent):
             raise self._refuse(event, "the header is not a mapping of `key: value` lines")
         self._plain(event)
         self.flow = bool(event.flow_style)
         start = event.start_mark.index
         self.insert_at = start + 1 if self.flow else self.text.rfind("\n", 0, start) + 1
         self.indent = start - self.insert_at
-        while not isinstance(key := parser.get_event(), yaml.MappingEndEvent):
+        while not _is(key := parser.get_event(), yaml.MappingEndEvent):
             name = self._key(key, self.fields)
             before = self.text[self.text.rfind("\n", 0, key.start_mark.index) + 1 : key.start_mark.index]
             if not self.flow and before.strip(" "):
@@ -244,7 +244,7 @@ class _Reader:
 
     def _plain(self, event: Any) -> None:
         """Refuse what makes a value mean something else than its text."""
-        if isinstance(event, yaml.AliasEvent):
+        if _is(event, yaml.AliasEvent):
             raise self._refuse(event, f"an alias (`*{quoted(event.anchor, 30)}`); quote a value that begins with *")
         if event.anchor is not None:
             raise self._refuse(event, f"an anchor (`&{quoted(event.anchor, 30)}`); quote a value that begins with &")
@@ -253,7 +253,7 @@ class _Reader:
 
     def _key(self, event: Any, into: dict[str, Any]) -> str:
         self._plain(event)
-        if not isinstance(event, yaml.ScalarEvent):
+        if not _is(event, yaml.ScalarEvent):
             raise self._refuse(event, "a key that is not text")
         name = str(event.value)
         if name in into:
@@ -269,12 +269,12 @@ class _Reader:
             raise self._refuse(event, f"nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.SequenceStartEvent):
             items = []
-            while not isinstance(item := parser.get_event(), yaml.SequenceEndEvent):
+            while not _is(item := parser.get_event(), yaml.SequenceEndEvent):
                 items.append(self._value(item, parser, depth + 1))
             self._end = item.end_mark.index
             return items
         mapping: dict[str, Any] = {}
-        while not isinstance(key := parser.get_event(), yaml.MappingEndEvent):
+        while not _is(key := parser.get_event(), yaml.MappingEndEvent):
             name = self._key(key, mapping)
             mapping[name] = self._value(parser.get_event(), parser, depth + 1)
         self._end = key.end_mark.index
@@ -297,6 +297,11 @@ class _Reader:
             return start, self.text.rfind("\n", 0, following) + 1
         newline = self.text.find("\n", max(end - 1, start) if name in self.block_values else end)
         return start, len(self.text) if newline < 0 else newline + 1
+
+
+def _is(event: Any, kind: type) -> bool:
+    """Tell what an event is, without narrowing: the stubs of yaml's events leave out their marks."""
+    return isinstance(event, kind)
 
 
 def quoted_problem(problem: str) -> str:

@@ -5,8 +5,9 @@ Nothing here is visible to a receiver. What fails turns into a deferral of that 
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from postmaster import delivery_log, durable, journal, maildir, message, outbox, reasons
 from postmaster.commit import deferral, fault_reason
@@ -302,18 +303,18 @@ class Posting:
             directories.add(self._office.outbox)
         if self._sync:
             for directory in sorted(directories):
-                self._blame(directory, lambda directory=directory: durable.sync_directory(directory))  # type: ignore[misc]
+                self._blame(durable.sync_directory, directory)
             return
         by_device: dict[int, list[str]] = {}
         for directory in directories:
             by_device.setdefault(os.stat(directory).st_dev, []).append(directory)
         for found in by_device.values():
-            files = [t.path for t in self._written if os.path.dirname(t.path) in found]
-            self._blame(found[0], lambda found=found, files=files: durable.sync_filesystem(found[0], files))  # type: ignore[misc]
+            files = [written.path for written in self._written if os.path.dirname(written.path) in found]
+            self._blame(durable.sync_filesystem, found[0], files)
 
-    def _blame(self, directory: str, step: Any) -> None:
+    def _blame(self, step: Callable[..., None], directory: str, *more: list[str]) -> None:
         try:
-            step()
+            step(directory, *more)
         except OSError as fault:
             device = os.stat(directory).st_dev
             if device == os.stat(self._office.root).st_dev:

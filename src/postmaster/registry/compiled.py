@@ -18,7 +18,7 @@ from postmaster.decide import Agent
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.registry import database
-from postmaster.registry.declarations import Entry
+from postmaster.registry.view import Entry, agent_of
 from postmaster.registry.stamp import PREFIX, SUFFIX, stamp_name
 
 _T = TypeVar("_T")
@@ -42,7 +42,6 @@ class CompiledRegistry:
         self._checked = checked  # whether a name that is not found is known to be unknown
         self._write = write
         self._agents: dict[int, Agent] = {}
-        self._closed = False
 
     def __enter__(self) -> "CompiledRegistry":
         return self
@@ -121,8 +120,6 @@ class CompiledRegistry:
         return agent
 
     def _agent_of(self, entry: Entry) -> Agent:
-        from postmaster.registry.view import agent_of
-
         return agent_of(entry, self._office.inbox)
 
     def _entry(self, agent_id: str) -> Entry | None:
@@ -200,10 +197,10 @@ def _build(office: Office, *, write: bool, reuse: bool) -> sqlite3.Connection:
                 with contextlib.suppress(sqlite3.Error, OSError):
                     return database.open_file(path)
             entries, status = read_entries(office)
-            path = store(office, entries, status)
-            if path is not None:
+            stored = store(office, entries, status)
+            if stored is not None:
                 with contextlib.suppress(sqlite3.Error, OSError):
-                    return database.open_file(path)
+                    return database.open_file(stored)
             return database.in_memory(entries)
     except (CannotCreate, DiskFault):  # a disk that cannot be written to can still be read from
         return database.in_memory(read_entries(office)[0])

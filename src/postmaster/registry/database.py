@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from postmaster import address
-from postmaster.registry.declarations import Entry
+from postmaster.registry.view import Entry
 
 VERSION: Final = 1  # of the tables; a file of another version is built again
 _NEIGHBOURS: Final = 100  # on each side, in each order: what `suggest` looks at
@@ -127,10 +127,15 @@ def check_whole(connection: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError("a name is damaged")
 
 
+def _key(name: str) -> str:
+    """Return what a name is looked up by; arguments of a command may hold what is no Unicode text."""
+    return address.fold(name).encode("utf-8", "replace").decode()
+
+
 def positions(connection: sqlite3.Connection, kind: str, name: str) -> list[int]:
     """Return the positions of the agents that have this name of this kind, in the order of their ids."""
     rows = connection.execute(
-        "SELECT position FROM name WHERE kind = ? AND folded = ? ORDER BY position", (kind, address.fold(name))
+        "SELECT position FROM name WHERE kind = ? AND folded = ? ORDER BY position", (kind, _key(name))
     )
     return [position for (position,) in rows]
 
@@ -167,7 +172,7 @@ def count(connection: sqlite3.Connection) -> int:
 def neighbours(connection: sqlite3.Connection, kind: str, name: str) -> list[str]:
     """Return known names of a kind that begin or end like `name`: those next to it in either order."""
     found: list[str] = []
-    folded = address.fold(name)
+    folded = _key(name)
     for column, text in (("folded", folded), ("reversed", folded[::-1])):
         for comparison, order in ((">=", "ASC"), ("<", "DESC")):
             query = (

@@ -13,8 +13,7 @@ from typing import Any, Final
 from postmaster.office import Office, visible
 from postmaster.registry import schema, source
 from postmaster.registry.source import Document, Path, Problem
-
-Entry = dict[str, Any]
+from postmaster.registry.view import Entry
 
 SUFFIXES: Final = (".yml", ".yaml")
 MAX_REGISTRY_BYTES: Final = 64 * 1024 * 1024

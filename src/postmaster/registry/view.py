@@ -5,11 +5,13 @@ compiled one is tested against.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from postmaster import address
 from postmaster.decide import Accept, Agent
-from postmaster.registry.declarations import Entry
+
+# An entry in its one form (registry.declarations says what it holds); here, because routing needs no YAML.
+Entry = dict[str, Any]
 
 
 def agent_of(entry: Entry, inbox_path: Callable[[str], str] = str) -> Agent:

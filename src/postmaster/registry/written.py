@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import md5
 from typing import Any, Final
 
-from postmaster.registry.declarations import Entry
+from postmaster.registry.view import Entry
 
 HEADER: Final = "# written by `postmaster registry merge`; edit registry.d/ instead"
 _END: Final = re.compile(rb"^# end of registry: [0-9]+ agents, md5 ([0-9a-f]{32})\r?\n?\Z", re.MULTILINE)

@@ -1,0 +1,230 @@
+"""`registry merge`: every declaration together becomes agent-registry.yml, or nothing changes.
+
+The plan is made first (`_plan`, which reads and changes nothing); then the disk follows it: inboxes, so that no
+run meets an agent without one; the registry, by rename; the compiled lookup, which any run could make as well.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from postmaster import address, durable, maildir
+from postmaster.errors import CannotCreate, ConfigurationFault
+from postmaster.office import Office
+from postmaster.registry import compiled, declarations, rules, source, written
+from postmaster.registry.source import Problem
+from postmaster.registry.view import Entry
+
+_TEMPORARY: Final = ".agent-registry.yml.tmp"  # one name, under the lock: the next merge takes it away
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An agent whose address or inbox is another now. `what` is "address" or "inbox"."""
+
+    id: str
+    what: str
+    was: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What a merge found and did.
+
+    Attributes:
+        problems: why nothing was changed; everything else is empty then.
+        added, removed, changed: ids of agents; a changed one differs in more than its address and inbox.
+        moved: one for each address or inbox that changed.
+        unchanged: agent-registry.yml already said all this, byte for byte.
+        agents: how many agents the registry has now.
+        warnings: what the operator should know, above all unread mail that is left behind.
+        failures: inboxes that could not be made.
+        made: inboxes that were made, as they are shown to people.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    added: tuple[str, ...] = ()
+    moved: tuple[Move, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: bool = False
+    agents: int = 0
+    warnings: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    report: MergeReport
+    entries: Sequence[Entry] = ()
+    raw: bytes = b""
+    inboxes: Mapping[str, str] = field(default_factory=dict)  # agent id -> absolute path
+
+
+def merge(office: Office, *, dry_run: bool = False) -> MergeReport:
+    """Write agent-registry.yml from the declarations; with problems the old one is kept.
+
+    Commit point: the rename of the new registry. A crash before it leaves the old one, and at most new empty
+    inboxes; a crash after it leaves nothing to do but the compiled lookup, which the next run makes.
+
+    Args:
+        dry_run: report what would change, and change nothing.
+
+    Raises:
+        CannotCreate, DiskFault: the lock or the registry cannot be written; the old registry is kept.
+    """
+    if dry_run:
+        return _plan(office).report
+    with compiled.locked(office):
+        durable.remove(os.path.join(office.root, _TEMPORARY))
+        plan = _plan(office)
+        if plan.report.problems:
+            return plan.report
+        made, failures = _make_inboxes(office, plan.inboxes)
+        if not plan.report.unchanged:
+            _write(office, plan.raw)
+            _compile(office, plan)
+        return replace(plan.report, made=tuple(made), failures=tuple(failures))
+
+
+def _plan(office: Office) -> _Plan:
+    loaded = declarations.load(office)
+    problems = loaded.problems + rules.check(loaded.declared, office)
+    if problems:
+        return _Plan(MergeReport(problems=tuple(sorted(set(problems)))))
+    entries = loaded.entries()
+    raw = written.render(entries)
+    warnings = []
+    if not entries:
+        holds = "holds no declarations" if not loaded.files else "declares no agents"
+        warnings.append(f"{office.shown(office.declarations)}/ {holds}: the registry is empty")
+    old_raw, unreadable = _old(office)
+    inboxes = {entry["id"]: office.inbox(entry["inbox"]) for entry in entries}
+    report = MergeReport(unchanged=old_raw == raw, agents=len(entries), warnings=tuple(warnings))
+    if not report.unchanged:
+        old: list[Entry] = []
+        if old_raw is not None:
+            parsed = declarations.parse_merged(old_raw, office, trusted=True)
+            old = [entry for entry in parsed.entries() if entry.get("id")]
+            unreadable = unreadable or (str(parsed.problems[0]) if parsed.problems else None)
+        if unreadable:
+            warnings.append(f"what the old registry said is not known, it is written anew ({unreadable})")
+        report = _compare(office, old, entries, inboxes, replace(report, warnings=tuple(warnings)))
+    return _Plan(report, entries, raw, inboxes)
+
+
+def _old(office: Office) -> tuple[bytes | None, str | None]:
+    """Return the bytes of the registry there is, or why they cannot be had."""
+    try:
+        return source.read_file(office.registry, declarations.MAX_REGISTRY_BYTES)[0], None
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValueError) as fault:
+        return None, str(fault)
+
+
+def _compare(
+    office: Office, old: Sequence[Entry], new: Sequence[Entry], inboxes: Mapping[str, str], report: MergeReport
+) -> MergeReport:
+    """Return `report` with what changed between two registries, and the unread mail this leaves behind."""
+    before = {address.fold(entry["id"]): entry for entry in old}
+    after = {address.fold(entry["id"]): entry for entry in new}
+    moved: list[Move] = []
+    changed = []
+    for key, entry in after.items():
+        was = before.get(key)
+        if was is None:
+            continue
+        moves = [
+            Move(entry["id"], what, str(was.get(what, "")), str(entry[what]))
+            for what in ("address", "inbox")
+            if was.get(what) != entry[what]
+        ]
+        moved += moves
+        differs = {name for name in was.keys() | entry.keys() if was.get(name) != entry.get(name)}
+        if differs - {"address", "inbox"}:
+            changed.append(entry["id"])
+    removed = [entry for key, entry in before.items() if key not in after]
+    left = [(entry, "is removed") for entry in removed]
+    left += [
+        (before[address.fold(move.id)], f"has moved to {office.shown(inboxes[move.id])}")
+        for move in moved
+        if move.what == "inbox"
+    ]
+    return replace(
+        report,
+        added=tuple(entry["id"] for key, entry in after.items() if key not in before),
+        moved=tuple(moved),
+        removed=tuple(entry["id"] for entry in removed),
+        changed=tuple(changed),
+        warnings=(*report.warnings, *_left_behind(office, left, inboxes)),
+    )
+
+
+def _left_behind(office: Office, left: Iterable[tuple[Entry, str]], inboxes: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each inbox that its agent leaves with unread mail in it."""
+    now = {os.path.realpath(path): agent_id for agent_id, path in inboxes.items()}
+    for entry, why in left:
+        try:
+            path = office.inbox(entry["inbox"])
+            count = len(maildir.messages(path, maildir.UNREAD))
+        except (OSError, ValueError, ConfigurationFault) as fault:
+            yield f"{entry['id']} {why}; whether its old inbox holds unread mail cannot be told: {fault}"
+            continue
+        taken_by = now.get(os.path.realpath(path))
+        if not count or taken_by == entry["id"]:
+            continue
+        messages = "1 unread message" if count == 1 else f"{count} unread messages"
+        where = office.shown(os.path.join(path, maildir.UNREAD))
+        then = f"the inbox is now that of {taken_by}" if taken_by else "nobody will read it there; it is kept"
+        yield f"UNREAD MAIL: {entry['id']} {why}, and {messages} stay in {where}: {then}"
+
+
+def _make_inboxes(office: Office, inboxes: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Make every missing inbox, durably; return (those made, why others could not be)."""
+    made, failures = [], []
+    parents = set()
+    for agent_id, path in inboxes.items():
+        if all(os.path.isdir(os.path.join(path, folder)) for folder in maildir.FOLDERS):
+            continue
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            maildir.make(path)
+            durable.sync_directory(path)
+        except OSError as fault:
+            why = f"{agent_id}: its inbox {office.shown(path)} cannot be made: {fault.strerror}"
+            failures.append(f"{why}; its mail waits in the outbox until that is mended and merged again")
+            continue
+        made.append(office.shown(path))
+        parents.add(os.path.dirname(path))
+    for parent in parents:
+        with contextlib.suppress(OSError):  # the inboxes are there; after a power loss the next merge makes them
+            durable.sync_directory(parent)
+    return made, failures
+
+
+def _write(office: Office, raw: bytes) -> None:
+    """Replace the registry, durably."""
+    temporary = os.path.join(office.root, _TEMPORARY)
+    try:
+        durable.write_new(temporary, raw, sync=True)
+        try:
+            os.rename(temporary, office.registry)
+        except OSError:
+            durable.remove(temporary)
+            raise
+        durable.sync_directory(office.root)
+    except OSError as fault:
+        raise CannotCreate(f"{office.registry}: cannot be written: {fault.strerror}") from fault
+
+
+def _compile(office: Office, plan: _Plan) -> None:
+    """Make the compiled lookup from what is in memory; a run that finds none makes it from the YAML."""
+    with contextlib.suppress(OSError, ValueError):
+        raw, status = compiled.read_settled(office)
+        if raw == plan.raw:
+            compiled.store(office, plan.entries, status)
