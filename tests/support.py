@@ -588,7 +588,7 @@ def standing(box: Box, before: Census, *, again: int = 0, traces: Sequence[str] 
 
 def limited(memory_bytes: int = 1 << 30, cpu_seconds: int = 20) -> list[str]:
     """Return a command prefix that limits address space and processor time."""
-    return ["/bin/sh", "-c", f'ulimit -v {memory_bytes // 1024} -t {cpu_seconds} && exec "$@"', "limited"]
+    return ["/bin/sh", "-c", f'ulimit -v {memory_bytes // 1024} && ulimit -t {cpu_seconds} && exec "$@"', "limited"]
 
 
 _DROP = """

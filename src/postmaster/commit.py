@@ -229,6 +229,7 @@ def retry_removals(office: Office) -> tuple[list[Source], list[str]]:
 
 def recover(office: Office) -> tuple[list[Record], list[str]]:
     """Carry out the batch that a killed run left, if there is one, and tidy the outbox."""
+    journal.clear(office)
     batch = journal.load(office)
     if batch is not None:
         return carry_out(office, batch, again=True)

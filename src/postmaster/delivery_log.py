@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, Final
@@ -38,6 +39,7 @@ _ORDER: Final = {key: place for place, key in enumerate(KEYS)}
 _NAME: Final = re.compile(r"delivery-log.*\.jsonl(\.\d+|-\d+)?(\.gz|\.zst)?")
 
 Record = dict[str, Any]
+DAMAGE: Final = (OSError, EOFError, zlib.error)  # what reading a damaged or closed log file raises
 
 
 def timestamp(time_ns: int) -> str:
@@ -56,9 +58,16 @@ def decode(line: bytes) -> Record | None:
     """Return the record in a line, or None if the line is torn or foreign."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("action"), str) else None
+    return record if isinstance(record, dict) and _is_ours(record) else None
+
+
+def _is_ours(record: Record) -> bool:
+    """Tell whether a record has the form of ours: text in every field, a whole number as `sequence`."""
+    if "time" not in record or "action" not in record:
+        return False
+    return all(type(value) is (int if key == "sequence" else str) for key, value in record.items() if key in _ORDER)
 
 
 def append(office: Office, lines: Sequence[bytes]) -> None:
@@ -147,7 +156,7 @@ def missing_lines(office: Office, lines: Sequence[bytes], since: tuple[int, int]
     inode, size = since
     here, now = position(office)
     wanted = set(lines)
-    if wanted and here == inode and now >= size:
+    if wanted and here and here == inode and now >= size:
         with open(office.log, "rb") as stream:
             stream.seek(size)
             wanted.difference_update(stream)
@@ -177,11 +186,11 @@ def log_files(office: Office) -> list[str]:
 
 
 def first_time(path: str) -> str:
-    """Return the time of the first record in a log file, or an empty text."""
-    with open_log(path) as stream:
+    """Return the time of the first record in a log file; an empty text if there is none, or no reading it."""
+    with contextlib.suppress(*DAMAGE, DiskFault), open_log(path) as stream:
         for line in stream:
             if (record := decode(line)) is not None:
-                return str(record.get("time", ""))
+                return str(record["time"])
     return ""
 
 
@@ -227,7 +236,7 @@ def read_records(path: str) -> Iterator[tuple[int, Record]]:
             for number, line in enumerate(stream, 1):
                 if (record := decode(line)) is not None:
                     yield number, record
-    except (OSError, EOFError) as fault:
+    except DAMAGE as fault:
         raise DiskFault(f"{path}: cannot be read: {fault}") from fault
 
 

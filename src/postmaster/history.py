@@ -8,7 +8,7 @@ damaged, or does not fit the log any more (rotated, cut, edited).
 import json
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
@@ -23,6 +23,7 @@ from postmaster.office import Office
 _VERSION: Final = 1
 _KEEP_IN_MEMORY: Final = 5_000  # records read from the log before they are written to the index
 _FINAL: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED)
+_RECEIVERS: Final = ("read", "unread")  # told from files that belong to the receiver: they prove no number
 RETRIED: Final = "retried"
 ALLOW_DUPLICATE: Final = "duplicate allowed"
 
@@ -60,6 +61,11 @@ class OpenItem:
         # Refused now, though an agent's copy was deferred: its entry has gone from the registry since.
         return not (agent_id is None and any(waiting == recipient for waiting, _ in self.pending))
 
+    def names_any(self, recipients: Iterable[str]) -> bool:
+        """Tell whether one of `recipients` is pending."""
+        waiting = {recipient for recipient, _ in self.pending}
+        return any(recipient in waiting for recipient in recipients)
+
     def to_json(self) -> str:
         """Return the item as the index keeps it."""
         pending = [[*who, *what] for who, what in self.pending.items()]
@@ -83,13 +89,18 @@ class _State:
     def apply(self, record: Record, open_items: dict[str, OpenItem]) -> None:
         self.count += 1
         action, flow, sequence = record["action"], record.get("correlation_id"), record.get("sequence")
-        if isinstance(flow, str) and isinstance(sequence, int) and sequence > self.flows.get(flow, 0):
-            self.flows[flow] = sequence
+        if isinstance(flow, str) and isinstance(sequence, int) and action not in _RECEIVERS:
+            self.flows[flow] = max(sequence, self.flows.get(flow, 0))
         if action == reasons.DELIVERED and "agent" in record:
             key = _sent_key(letter_key(record), record["agent"])
             self.sent.setdefault(key, []).append(str(record.get("path", "")))
-        if "file" in record and action in (reasons.DEFERRED, RETRIED, *_FINAL):
-            _apply_open(record, action, sequence, open_items)
+        follow(record, open_items)
+
+
+def follow(record: Record, open_items: dict[str, OpenItem]) -> None:
+    """Take one more record into `open_items`: the letters that stay in the outbox, by their `item_key`."""
+    if "file" in record and record["action"] in (reasons.DEFERRED, RETRIED, *_FINAL):
+        _apply_open(record, record["action"], record.get("sequence"), open_items)
 
 
 def _apply_open(record: Record, action: str, sequence: int | None, open_items: dict[str, OpenItem]) -> None:
@@ -191,6 +202,11 @@ class History:
         """Return what the log says of a letter that is still in the outbox."""
         return self._open.get(item_key(file, key))
 
+    @property
+    def open_items(self) -> Mapping[str, OpenItem]:
+        """The letters that are in the outbox and in the log, by their `item_key`."""
+        return self._open
+
     def _fingerprint(self, path: str) -> str | None:
         """Return the fingerprint of a delivered message, unread or read by now; None if it is gone."""
         absolute = os.path.join(self._office.root, path)
@@ -261,7 +277,7 @@ class History:
                 self._read_new()
             if self._write and self._recent.count >= _KEEP_IN_MEMORY:
                 self._flush()
-        except (OSError, EOFError) as fault:
+        except delivery_log.DAMAGE as fault:
             raise DiskFault(f"{self._office.logs}: the log cannot be read: {fault}") from fault
 
     def _read_new(self) -> bool:

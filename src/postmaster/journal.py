@@ -71,7 +71,7 @@ def commit(office: Office, batch: Batch) -> None:
         FileExistsError: another router has committed a batch that is not carried out yet.
         OSError: it cannot be written; the batch is not committed.
     """
-    temporary = f"{office.journal}.{os.getpid()}.tmp"
+    temporary = office.journal + ".tmp"
     durable.remove(temporary)
     durable.write_new(temporary, _encode(batch), sync=True, mode=0o600)
     try:
@@ -89,6 +89,11 @@ def commit(office: Office, batch: Batch) -> None:
 def recommit(office: Office, batch: Batch) -> None:
     """Replace the journal by one that has other target names."""
     durable.replace(office.journal, _encode(batch))
+
+
+def clear(office: Office) -> None:
+    """Remove a journal that was never committed."""
+    durable.remove(office.journal + ".tmp")
 
 
 def drop(office: Office) -> None:

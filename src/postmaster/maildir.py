@@ -61,11 +61,15 @@ def open_for_delivery(path: str, *, may_make: bool) -> None:
 
 def clear_temporaries(directory: str) -> None:
     """Remove the temporaries of routers that are no longer alive."""
+    for name in stale_temporaries(directory):
+        durable.remove(os.path.join(directory, name))
+
+
+def stale_temporaries(directory: str) -> list[str]:
+    """Return the names of the temporaries of routers that are no longer alive. Raises OSError."""
     with os.scandir(directory) as entries:
-        stale = [entry.name for entry in entries if entry.name.startswith((_MARK, "." + _MARK))]
-    for name in stale:
-        if not _owner_lives(name):
-            durable.remove(os.path.join(directory, name))
+        ours = [entry.name for entry in entries if entry.name.startswith((_MARK, "." + _MARK))]
+    return [name for name in ours if not _owner_lives(name)]
 
 
 def _owner_lives(name: str) -> bool:

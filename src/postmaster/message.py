@@ -149,6 +149,18 @@ def read_header(raw: bytes, start: int, end: int, body: int) -> Header:
     return header
 
 
+def all_fields(raw: bytes, start: int, end: int) -> dict[str, Any]:
+    """Return every field of the header whose text is ``raw[start:end]``, Postmaster's own two included.
+
+    Raises:
+        Refused: `malformed-header`, with the line.
+    """
+    try:
+        return _Reader(raw[start:end].decode("utf-8")).fields
+    except UnicodeDecodeError as fault:
+        raise Refused("malformed-header", "the header is not UTF-8") from fault
+
+
 def _check_rewrite(header: Header) -> None:
     """Make sure that cutting lines out left every other field as it was; refuse the message if it did not."""
     rewritten = compose(header, "0" * 32, 1, b"")

@@ -82,6 +82,11 @@ def scan(outbox: str) -> list[str]:
         return [entry.name for entry in entries if is_mail(entry.name)]
 
 
+def kind(mode: int) -> str:
+    """Return what a name that is no regular file is, in words, from its `st_mode`."""
+    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
 def is_young(mtime_ns: int, now_ns: int, settle_seconds: int) -> bool:
     """Tell whether a file was changed so lately that its writer may not be done. A time far ahead is a wrong clock."""
     return abs(now_ns - mtime_ns) < settle_seconds * 10**9
@@ -101,7 +106,7 @@ def read(
     try:
         seen = os.lstat(path)
         if not stat.S_ISREG(seen.st_mode):
-            return Special(Source.of(name, seen), _KINDS.get(stat.S_IFMT(seen.st_mode), "no regular file"))
+            return Special(Source.of(name, seen), kind(seen.st_mode))
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -177,14 +182,14 @@ def take(outbox: str, source: Source) -> None:
         durable.rename_new(name, taken)
     except FileNotFoundError:
         return
-    if not is_same(source, os.lstat(taken)):
-        put_back(outbox, source.name)
-        return
     try:
-        os.unlink(taken)
+        if is_same(source, os.lstat(taken)):
+            os.unlink(taken)
+            return
     except OSError:
         put_back(outbox, source.name)
         raise
+    put_back(outbox, source.name)
 
 
 def move(outbox: str, source: Source, target: str) -> bool:
@@ -196,7 +201,11 @@ def move(outbox: str, source: Source, target: str) -> bool:
         durable.rename_new(name, target)
     except FileNotFoundError:
         return False
-    if is_same(source, os.lstat(target)):
+    try:
+        moved_another = not is_same(source, os.lstat(target))
+    except OSError:  # it is moved; what cannot be looked at is taken for what it was a moment ago
+        return True
+    if not moved_another:
         return True
     durable.rename_new(target, os.path.join(outbox, TAKEN))
     put_back(outbox, source.name)

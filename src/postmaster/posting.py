@@ -77,6 +77,8 @@ class Posting:
     def post(self, item: Item) -> Entry:
         """Make one letter ready."""
         known = self._history.open_item(item.record["file"], letter_key(item.record))
+        if known is not None and item.envelope is not None and not known.names_any(item.envelope.to):
+            known = None  # its `to` was changed in the outbox
         verdicts = self._verdicts(item, known)
         sequence = known.sequence if known is not None and known.sequence is not None else self._next(item)
         entry = Entry(item.source, journal.REMOVE, resumed=known is not None)
@@ -117,10 +119,13 @@ class Posting:
             return [Verdict(item.record.get("to", ""), None, reason, detail)]
         assert item.envelope is not None
         allow = known is not None and known.allow_duplicate
-        verdicts = decide(item.envelope, self._registry, self._history, allow_duplicate=allow)
         if known is None or known.sequence is None:
-            return verdicts
-        return [v for v in verdicts if not known.is_over_for(v.recipient, v.agent.id if v.agent else None)]
+            return decide(item.envelope, self._registry, self._history, allow_duplicate=allow)
+        waiting = {recipient for recipient, _ in known.pending}
+        envelope = replace(item.envelope, to=tuple(one for one in item.envelope.to if one in waiting))
+        verdicts = decide(envelope, self._registry, self._history, allow_duplicate=allow)
+        open_ = [v for v in verdicts if not known.is_over_for(v.recipient, v.agent.id if v.agent else None)]
+        return open_ + _unreached(verdicts, known)
 
     def _record(self, base: Record, verdict: Verdict, notes: str | None) -> Record:
         status = reasons.DELIVERED_STATUS if verdict.reason is None else reasons.REASONS[verdict.reason].status
@@ -329,6 +334,17 @@ class UnsyncedDevice(Exception):
         super().__init__(str(fault))
         self.device = device
         self.fault = fault
+
+
+def _unreached(verdicts: list[Verdict], known: OpenItem) -> list[Verdict]:
+    """Return a refusal for every agent whose copy is pending, but whom its recipient (a role) no longer names."""
+    reached = {verdict.agent.id for verdict in verdicts if verdict.agent is not None}
+    refused = {verdict.recipient for verdict in verdicts if verdict.agent is None}
+    return [
+        Verdict(recipient, Agent(agent_id, "", "", ()), "unknown-recipient", f"{recipient} is no longer {agent_id}")
+        for recipient, agent_id in known.pending
+        if agent_id and agent_id not in reached and recipient not in refused
+    ]
 
 
 def _already_there(inbox: str, name: str, content: bytes) -> str | None:

@@ -460,13 +460,13 @@ def elsewhere() -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def other_filesystem(box: Box, folder: Path) -> tuple[Case, Path]:
-    """Set case 28 up with lab.builder's inbox under `folder`."""
+def other_filesystem(box: Box, folder: Path, name: str = "faults") -> tuple[Case, Path]:
+    """Set case 28 up with lab.builder's inbox in a new directory `name` of `folder`."""
     if folder.stat().st_dev == box.root.stat().st_dev:
         pytest.skip("the office is on the same file system")
-    inbox = folder / "lab.builder"
+    inbox = folder / name / "lab.builder"
     box.extra_inboxes.append(inbox)
-    return Case(box, "28-inbox-other-filesystem", ("/dev/shm/faults-28", str(folder))), inbox
+    return Case(box, "28-inbox-other-filesystem", ("/dev/shm/faults-28", str(folder / name))), inbox
 
 
 def test_28_inbox_other_filesystem(box: Box) -> None:
@@ -489,12 +489,8 @@ def test_28_other_filesystem_full(box: Box) -> None:
         if not possible:
             pytest.skip("mounting a small tmpfs needs root")
         small = folder / "small"
-        inbox = small / "lab.builder"
-        case = Case(box, "28-inbox-other-filesystem", ("/dev/shm/faults-28", str(small)))
-        shutil.rmtree(small / "lab.builder")
-        for name in ("tmp", "unread", "read"):
-            (inbox / name).mkdir(parents=True, exist_ok=True)
-        box.extra_inboxes.append(inbox)
+        case, inbox = other_filesystem(box, small, "in")
+        (inbox / "tmp").mkdir()
         filler = small / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
             while True:

@@ -221,14 +221,16 @@ def test_plain_route_leaves_when_another_is_at_work(lab: Box) -> None:
 
 def test_route_now_waits(lab: Box) -> None:
     """`route --now` waits for the other router, then routes what is there by then."""
+    lab.drop("a.md", sent := letter())
     with lock_held(lab):
         router = lab.start("route", "--now")
         with pytest.raises(subprocess.TimeoutExpired):
             router.wait(1.5)
-        lab.drop("a.md", sent := letter())
-        assert lab.outbox() == ["a.md"]
+        lab.drop("b.md", later := letter(subject="later"))
+        assert lab.outbox() == ["a.md", "b.md"]
     finish([router])
     arrived(lab, BUILDER, sent)
+    arrived(lab, BUILDER, later)
 
 
 def test_killed_router_leaves_no_lock(lab: Box) -> None:

@@ -10,9 +10,23 @@ def main() -> None:
     root = _plain_route(arguments)
     if root is not None and _is_idle(root):
         sys.exit(0)
-    from postmaster.cli import app
+    sys.exit(_run(arguments))
 
-    sys.exit(app.run(arguments))
+
+def _run(arguments: list[str]) -> int:
+    """Run a command; end what nobody foresaw with one line too, unless $POSTMASTER_DEBUG asks for the traceback."""
+    try:
+        from postmaster.cli import app
+
+        return app.run(arguments)
+    except Exception as fault:
+        if os.environ.get("POSTMASTER_DEBUG"):
+            raise
+        cannot_load = isinstance(fault, ImportError)
+        what = "cannot be loaded" if cannot_load else f"internal error: {type(fault).__name__}"
+        hint = "" if cannot_load else "; set POSTMASTER_DEBUG=1 for the traceback, and please report it"
+        sys.stderr.write(f"postmaster: {what}: {fault}{hint}\n")
+        return 71 if cannot_load else 70  # EX_OSERR, EX_SOFTWARE
 
 
 def _plain_route(arguments: list[str]) -> str | None:

@@ -18,8 +18,8 @@ from postmaster.decide import Agent
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.registry import database
-from postmaster.registry.view import Entry, agent_of
 from postmaster.registry.stamp import PREFIX, SUFFIX, stamp_name
+from postmaster.registry.view import Entry, agent_of
 
 _T = TypeVar("_T")
 
@@ -93,7 +93,7 @@ class CompiledRegistry:
         """Answer from the database; if that shows damage, build it again from the YAML, once."""
         try:
             return question()
-        except sqlite3.DatabaseError as fault:
+        except database.DAMAGE as fault:
             if isinstance(fault, sqlite3.ProgrammingError):
                 raise  # closed: a mistake of the caller
             self._connection.close()
@@ -163,7 +163,7 @@ def open_view(office: Office, *, write: bool = True) -> CompiledRegistry:
     path = os.path.join(office.private, stamp_name(_status(office)))
     try:
         return CompiledRegistry(office, database.open_file(path), checked=False, write=write)
-    except (sqlite3.Error, OSError):
+    except (*database.DAMAGE, OSError):
         connection = _build(office, write=write, reuse=write)
         return CompiledRegistry(office, connection, checked=True, write=write)
 
@@ -194,12 +194,12 @@ def _build(office: Office, *, write: bool, reuse: bool) -> sqlite3.Connection:
         with locked(office):
             if reuse:
                 path = os.path.join(office.private, stamp_name(_status(office)))
-                with contextlib.suppress(sqlite3.Error, OSError):
+                with contextlib.suppress(*database.DAMAGE, OSError):
                     return database.open_file(path)
             entries, status = read_entries(office)
             stored = store(office, entries, status)
             if stored is not None:
-                with contextlib.suppress(sqlite3.Error, OSError):
+                with contextlib.suppress(*database.DAMAGE, OSError):
                     return database.open_file(stored)
             return database.in_memory(entries)
     except (CannotCreate, DiskFault):  # a disk that cannot be written to can still be read from
@@ -260,7 +260,8 @@ def read_entries(office: Office) -> tuple[list[Entry], os.stat_result]:
     except (OSError, ValueError) as fault:
         raise _unreadable(office, fault) from fault
     if written.is_cut_short(raw):
-        raise ConfigurationFault(f"{office.registry}: half a file: its last line is missing; {_MERGE}")
+        why = "half a file: it does not end in the `# end of registry` line of a merge"
+        raise ConfigurationFault(f"{office.registry}: {why}; {_MERGE}")
     trusted = written.is_as_written(raw)
     loaded = declarations.parse_merged(raw, office, trusted=trusted)
     problems = loaded.problems + ([] if trusted else rules.check(loaded.declared, office))

@@ -30,6 +30,9 @@ CREATE TABLE name (
 CREATE INDEX name_reversed ON name (kind, reversed);
 """
 
+# What a damaged file can answer with; sqlite3 decodes its texts, and even its own messages, as it meets them.
+DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 ID: Final = "id"
 ADDRESS: Final = "address"
 ROLE: Final = "role"
@@ -122,9 +125,14 @@ def check_whole(connection: sqlite3.Connection) -> None:
     counts = connection.execute("SELECT (SELECT count(*) FROM agent), (SELECT count(*) FROM name)").fetchone()
     if found != ("ok",) or connection.execute("SELECT agents, names FROM meta").fetchone() != counts:
         raise sqlite3.DatabaseError("damaged")
-    for name, backwards in connection.execute("SELECT folded, reversed FROM name"):
-        if name != backwards[::-1]:
-            raise sqlite3.DatabaseError("a name is damaged")
+    for row in connection.execute("SELECT shown, folded, reversed FROM name"):
+        _name(*row)
+
+
+def _name(shown: object, folded: object, backwards: object) -> str:
+    if isinstance(shown, str) and (folded, backwards) == (address.fold(shown), address.fold(shown)[::-1]):
+        return shown
+    raise sqlite3.DatabaseError("a name is damaged")
 
 
 def _key(name: str) -> str:
@@ -176,8 +184,8 @@ def neighbours(connection: sqlite3.Connection, kind: str, name: str) -> list[str
     for column, text in (("folded", folded), ("reversed", folded[::-1])):
         for comparison, order in ((">=", "ASC"), ("<", "DESC")):
             query = (
-                f"SELECT shown FROM name WHERE kind = ? AND {column} {comparison} ? "  # noqa: S608
+                f"SELECT shown, folded, reversed FROM name WHERE kind = ? AND {column} {comparison} ? "  # noqa: S608
                 f"ORDER BY kind {order}, {column} {order} LIMIT ?"
             )
-            found += [shown for (shown,) in connection.execute(query, (kind, text, _NEIGHBOURS))]
+            found += [_name(*row) for row in connection.execute(query, (kind, text, _NEIGHBOURS))]
     return list(dict.fromkeys(found))

@@ -2,7 +2,7 @@
 
 An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
 `inbox`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in `to`), `x-`
-keys, `plugin`, `declared_in`. Empty keys are left out. agent-registry.yml is a list of such entries.
+keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such entries.
 """
 
 import os
@@ -156,7 +156,7 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "plugin": origin.get("plugin") or _text(raw.get("plugin")),
         "declared_in": origin.get("declared_in") or _text(raw.get("declared_in")),
     }
-    return {key: value for key, value in entry.items() if value or key.startswith(OWN)}
+    return {key: value for key, value in entry.items() if value or key == "accepts" or key.startswith(OWN)}
 
 
 def _accept(item: str | dict[str, Any], default: list[str]) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def _edges_to(entry: Entry, message_type: str, to: str, view: EntriesView) -> li
 def to_json(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the map as plain data: agents, and edges between them."""
     map_edges = edges(entries)
+    arriving = arrivals(map_edges)
     agents = [
         {
             "id": entry["id"],
@@ -85,7 +86,7 @@ def to_json(entries: Sequence[Entry]) -> dict[str, Any]:
                 {
                     "type": accept["type"],
                     "accepts_from": list(accept.get("accepts_from", ())),
-                    "sent_by": senders_of(accept["type"], entry["id"], map_edges),
+                    "sent_by": senders_of(accept["type"], arriving.get(entry["id"], ())),
                 }
                 for accept in entry.get("accepts", ())
             ],
@@ -109,24 +110,30 @@ def to_json(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def senders_of(accepted: str, recipient: str, map_edges: Sequence[Edge]) -> list[str]:
-    """Return the ids of the agents that send an accepted type to an agent that takes it."""
-    return list(
-        dict.fromkeys(
-            edge.sender
-            for edge in map_edges
-            if edge.recipient == recipient and edge.state == OK and address.matches_type(accepted, edge.type)
-        )
-    )
+def arrivals(map_edges: Sequence[Edge]) -> dict[str, list[Edge]]:
+    """Return the edges that hold, by the id of the agent they reach."""
+    found: dict[str, list[Edge]] = {}
+    for edge in map_edges:
+        if edge.recipient is not None and edge.state == OK:
+            found.setdefault(edge.recipient, []).append(edge)
+    return found
+
+
+def senders_of(accepted: str, arriving: Sequence[Edge]) -> list[str]:
+    """Return the ids of the agents that send an accepted type, of the edges that reach who accepts it."""
+    return list(dict.fromkeys(edge.sender for edge in arriving if address.matches_type(accepted, edge.type)))
 
 
 def render_tree(map_data: dict[str, Any]) -> str:
     """Return the map (`to_json`) as text: for each agent what it sends to whom, and what it takes from whom."""
     lines: list[str] = []
+    leaving: dict[str, list[str]] = {}
+    for edge in map_data["edges"]:
+        leaving.setdefault(edge["from"], []).append(_sent(edge))
     for agent in map_data["agents"]:
         roles = f"  (roles: {', '.join(agent['roles'])})" if agent["roles"] else ""
         lines.append(f"{agent['id']} <{agent['address']}>{roles}")
-        branches = [("sends   ", _sent(edge)) for edge in map_data["edges"] if edge["from"] == agent["id"]]
+        branches = [("sends   ", text) for text in leaving.get(agent["id"], ())]
         branches += [("accepts ", _accepted(accept)) for accept in agent["accepts"]]
         for number, (verb, text) in enumerate(branches, 1):
             lines.append(f"{'└── ' if number == len(branches) else '├── '}{verb} {text}")

@@ -1,6 +1,6 @@
 """`registry merge`: every declaration together becomes agent-registry.yml, or nothing changes.
 
-The plan is made first (`_plan`, which reads and changes nothing); then the disk follows it: inboxes, so that no
+The plan is made first (`plan`, which reads and changes nothing); then the disk follows it: inboxes, so that no
 run meets an agent without one; the registry, by rename; the compiled lookup, which any run could make as well.
 """
 
@@ -58,7 +58,9 @@ class MergeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
+    """What a merge would do: the report, and the new registry as entries and as bytes."""
+
     report: MergeReport
     entries: Sequence[Entry] = ()
     raw: bytes = b""
@@ -78,24 +80,25 @@ def merge(office: Office, *, dry_run: bool = False) -> MergeReport:
         CannotCreate, DiskFault: the lock or the registry cannot be written; the old registry is kept.
     """
     if dry_run:
-        return _plan(office).report
+        return plan(office).report
     with compiled.locked(office):
         durable.remove(os.path.join(office.root, _TEMPORARY))
-        plan = _plan(office)
-        if plan.report.problems:
-            return plan.report
-        made, failures = _make_inboxes(office, plan.inboxes)
-        if not plan.report.unchanged:
-            _write(office, plan.raw)
-            _compile(office, plan)
-        return replace(plan.report, made=tuple(made), failures=tuple(failures))
+        planned = plan(office)
+        if planned.report.problems:
+            return planned.report
+        made, failures = _make_inboxes(office, planned.inboxes)
+        if not planned.report.unchanged:
+            _write(office, planned.raw)
+            _compile(office, planned)
+        return replace(planned.report, made=tuple(made), failures=tuple(failures))
 
 
-def _plan(office: Office) -> _Plan:
+def plan(office: Office) -> Plan:
+    """Read and check every declaration, and compare with the registry there is. Changes nothing."""
     loaded = declarations.load(office)
     problems = loaded.problems + rules.check(loaded.declared, office)
     if problems:
-        return _Plan(MergeReport(problems=tuple(sorted(set(problems)))))
+        return Plan(MergeReport(problems=tuple(sorted(set(problems)))))
     entries = loaded.entries()
     raw = written.render(entries)
     warnings = []
@@ -114,7 +117,7 @@ def _plan(office: Office) -> _Plan:
         if unreadable:
             warnings.append(f"what the old registry said is not known, it is written anew ({unreadable})")
         report = _compare(office, old, entries, inboxes, replace(report, warnings=tuple(warnings)))
-    return _Plan(report, entries, raw, inboxes)
+    return Plan(report, entries, raw, inboxes)
 
 
 def _old(office: Office) -> tuple[bytes | None, str | None]:
@@ -180,30 +183,29 @@ def _left_behind(office: Office, left: Iterable[tuple[Entry, str]], inboxes: Map
             continue
         messages = "1 unread message" if count == 1 else f"{count} unread messages"
         where = office.shown(os.path.join(path, maildir.UNREAD))
-        then = f"the inbox is now that of {taken_by}" if taken_by else "nobody will read it there; it is kept"
-        yield f"UNREAD MAIL: {entry['id']} {why}, and {messages} stay in {where}: {then}"
+        then = f"the inbox is now that of {taken_by}" if taken_by else "the mail is kept, but nobody reads there now"
+        yield f"UNREAD MAIL: {entry['id']} {why} and leaves {messages} in {where}: {then}"
 
 
 def _make_inboxes(office: Office, inboxes: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Make every missing inbox, durably; return (those made, why others could not be)."""
     made, failures = [], []
-    parents = set()
+    parents: dict[str, list[str]] = {}
     for agent_id, path in inboxes.items():
         if all(os.path.isdir(os.path.join(path, folder)) for folder in maildir.FOLDERS):
             continue
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
             maildir.make(path)
-            durable.sync_directory(path)
         except OSError as fault:
             why = f"{agent_id}: its inbox {office.shown(path)} cannot be made: {fault.strerror}"
             failures.append(f"{why}; its mail waits in the outbox until that is mended and merged again")
             continue
         made.append(office.shown(path))
-        parents.add(os.path.dirname(path))
-    for parent in parents:
+        parents.setdefault(os.path.dirname(path), []).append(path)
+    for parent, paths in parents.items():
         with contextlib.suppress(OSError):  # the inboxes are there; after a power loss the next merge makes them
-            durable.sync_directory(parent)
+            durable.sync_filesystem(parent, [parent, *paths])
     return made, failures
 
 
@@ -222,9 +224,9 @@ def _write(office: Office, raw: bytes) -> None:
         raise CannotCreate(f"{office.registry}: cannot be written: {fault.strerror}") from fault
 
 
-def _compile(office: Office, plan: _Plan) -> None:
+def _compile(office: Office, planned: Plan) -> None:
     """Make the compiled lookup from what is in memory; a run that finds none makes it from the YAML."""
     with contextlib.suppress(OSError, ValueError):
         raw, status = compiled.read_settled(office)
-        if raw == plan.raw:
-            compiled.store(office, plan.entries, status)
+        if raw == planned.raw:
+            compiled.store(office, planned.entries, status)

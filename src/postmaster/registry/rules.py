@@ -39,7 +39,7 @@ def _unsaid_senders(declared: Sequence[Declared]) -> Iterator[Problem]:
         if not isinstance(accepts, list) or _says_senders(item.raw, "entry"):
             continue
         for number, accept in enumerate(accepts):
-            if isinstance(accept, dict) and _says_senders(accept, "accept"):
+            if isinstance(accept, dict) and _says_senders(accept, "accept_mapping"):
                 continue
             name = accept if isinstance(accept, str) else accept.get("type") if isinstance(accept, dict) else None
             if isinstance(name, str):

@@ -32,7 +32,9 @@ def schema_text() -> str:
 def _schema(merged: bool) -> dict[str, Any]:
     schema: dict[str, Any] = json.loads(schema_text())
     if merged:
-        schema["$defs"]["entry"]["properties"] |= schema["$defs"]["written_by_merge"]["properties"]
+        entry, more = schema["$defs"]["entry"], schema["$defs"]["written_by_merge"]
+        entry["properties"] |= more["properties"]
+        entry["required"] += more["required"]
     return schema
 
 

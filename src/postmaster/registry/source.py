@@ -75,7 +75,7 @@ def printable(text: str) -> str:
 
 def fault(summary: str, problems: Iterable[Problem]) -> ConfigurationFault:
     """Return the error that tells all `problems`, one a line, under a summary."""
-    return ConfigurationFault("\n".join([summary, *(f"  {problem}" for problem in sorted(set(problems)))]))
+    return ConfigurationFault("\n".join([summary, *map(str, sorted(set(problems)))]))
 
 
 def read_file(path: str, limit: int) -> tuple[bytes, os.stat_result]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from postmaster.registry.view import Entry
 
 HEADER: Final = "# written by `postmaster registry merge`; edit registry.d/ instead"
-_END: Final = re.compile(rb"^# end of registry: [0-9]+ agents, md5 ([0-9a-f]{32})\r?\n?\Z", re.MULTILINE)
+_END: Final = re.compile(rb"^# end of registry: [0-9]+ agents, md5 ([0-9a-f]{32})[ \t\r\n]*\Z", re.MULTILINE)
 
 # Plain where no YAML 1.1 or 1.2 reader can take the text for anything else: it begins with a letter or as a path,
 # has no odd characters, and is not one of the words that stand for a truth value or nothing.

@@ -1,0 +1,267 @@
+"""`postmaster inbox`, `read`, `ack` and `unread`."""
+
+import base64
+import os
+import sys
+from typing import Any
+
+import click
+
+from postmaster import maildir, outbox, reading
+from postmaster.cli.answers import echo_json
+from postmaster.cli.route import printable
+from postmaster.decide import Agent
+from postmaster.errors import BadData, UsageProblem
+from postmaster.letter import HEAD_BYTES
+from postmaster.office import Office, visible
+from postmaster.reading import Message, Moved, Name
+from postmaster.registry import compiled
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
+_SHOWN_TEXT = 60
+
+
+@click.command()
+@click.argument("agent")
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="So many; 0 for all.")
+@click.option("--all", "every", is_flag=True, help="Show mail in read/ too.")
+@_JSON
+@click.pass_obj
+def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) -> int:
+    """List the mail of AGENT (an id, an address or an alias), newest first. Changes nothing.
+
+    \b
+    Example:
+      postmaster inbox council.product-agent
+      postmaster inbox product-agent@council.internal --all --limit 0 --json
+    """
+    answer = describe(office, find_agent(office, agent), limit, every=every)
+    if as_json:
+        echo_json(answer)
+    else:
+        click.echo("\n".join(lines(answer)))
+    return 0
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("msg")
+@click.option("--raw", is_flag=True, help="The file, byte for byte.")
+@click.option("--body", is_flag=True, help="The body, byte for byte.")
+@_JSON
+@click.pass_obj
+def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: bool) -> int:
+    """Show message MSG of AGENT. It stays where it is: only `ack` moves mail.
+
+    MSG is a file name or the beginning of an id, unread or read.
+
+    \b
+    Example:
+      postmaster read council.product-agent 5d41402a
+      postmaster read council.product-agent 5d41402a --body > body.txt
+    """
+    if raw + body + as_json > 1:
+        raise UsageProblem("--raw, --body and --json exclude each other")
+    found = find_agent(office, agent)
+    item = reading.find_message(office, found, msg)
+    path = os.path.join(found.inbox, item.folder, item.name)
+    if item.kind is not None:
+        raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
+    if raw:
+        return copy_out(path)
+    limit = HEAD_BYTES if body else office.settings().max_message_bytes + HEAD_BYTES
+    content = reading.load(path, limit)
+    if body:
+        if content.problem is not None:
+            raise BadData(f"{office.shown(path)}: it has no body: {content.problem}")
+        return copy_out(path, content.body)
+    answer = {"office": office.root, "agent": found.id, **_place(office, found, item), **describe_content(content)}
+    if as_json:
+        echo_json(answer)
+    else:
+        click.echo("\n".join([answer["path"], *content_lines(content)]))
+    return 0
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("msgs", metavar="MSG...", nargs=-1, required=True)
+@_JSON
+@click.pass_obj
+def ack(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int:
+    """Acknowledge messages of AGENT: move them from unread/ to read/. Done again, it changes nothing.
+
+    MSG is a file name or the beginning of an id. If one of them is unknown, none is moved.
+
+    \b
+    Example:
+      postmaster ack council.product-agent 5d41402a 7d793037
+    """
+    return _move_all(office, agent, msgs, maildir.READ, as_json)
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("msgs", metavar="MSG...", nargs=-1, required=True)
+@_JSON
+@click.pass_obj
+def unread(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int:
+    """Take an acknowledgement back: move messages of AGENT from read/ to unread/.
+
+    \b
+    Example:
+      postmaster unread council.product-agent 5d41402a
+    """
+    return _move_all(office, agent, msgs, maildir.UNREAD, as_json)
+
+
+def find_agent(office: Office, text: str) -> Agent:
+    """Return the agent that was named on the command line."""
+    office.require()
+    with compiled.open_view(office, write=False) as registry:
+        return reading.find_agent(registry, text)
+
+
+def _move_all(office: Office, agent: str, msgs: tuple[str, ...], destination: str, as_json: bool) -> int:
+    found = find_agent(office, agent)
+    items = {reading.find_message(office, found, msg): None for msg in msgs}
+    moved: list[Moved] = []
+    try:
+        for item in items:
+            moved.append(reading.move(office, found, item, destination))
+    finally:
+        answer: dict[str, Any] = {
+            "office": office.root,
+            "agent": found.id,
+            "messages": [_describe_moved(one, destination) for one in moved],
+        }
+        if as_json:
+            echo_json(answer)
+        else:
+            for one in answer["messages"]:
+                how = "is already" if one["already"] else "is now"
+                click.echo(f"{printable(one['file'])} {how} in {destination}/{_number(one)}")
+    return 0
+
+
+def _describe_moved(one: Moved, destination: str) -> dict[str, Any]:
+    return {"file": one.file, "path": one.path, "folder": destination, "already": one.already, **_fields(one.message)}
+
+
+# -- the listing ---------------------------------------------------------------------------------------------------
+
+
+def describe(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[str, Any]:
+    """Return a mailbox as plain data: what both the human and the JSON form say. Reads only what it shows."""
+    found = reading.mail(agent.inbox)
+    unread_mail = [item for item in found if item.folder == maildir.UNREAD]
+    listed = found if every else unread_mail
+    shown = reading.newest(agent.inbox, listed, limit)
+    return {
+        "office": office.root,
+        "agent": agent.id,
+        "address": agent.address,
+        "inbox": office.shown(agent.inbox),
+        "unread": len(unread_mail),
+        "read": len(found) - len(unread_mail),
+        "waiting": len(outbox.scan(office.outbox)),
+        "hidden": len(listed) - len(shown),
+        "messages": [_row(office, agent, item) for item in shown],
+    }
+
+
+def _row(office: Office, agent: Agent, item: Name) -> dict[str, Any]:
+    row = _place(office, agent, item)
+    if item.kind is not None:
+        return {**row, "problem": f"it is {item.kind}, not a message"}
+    try:
+        content = reading.load(os.path.join(agent.inbox, item.folder, item.name))
+    except FileNotFoundError:
+        return {**row, "problem": "it was moved while it was looked at"}
+    except (OSError, BadData) as fault:
+        return {**row, "problem": fault.strerror if isinstance(fault, OSError) else "it is not a file"}
+    return {**row, **_fields(content)}
+
+
+def _place(office: Office, agent: Agent, item: Name) -> dict[str, Any]:
+    path = os.path.join(agent.inbox, item.folder, item.name)
+    return {"folder": item.folder, "file": visible(item.name), "path": office.shown(path)}
+
+
+def _fields(content: Message) -> dict[str, Any]:
+    """Return what a listing says of a message."""
+    if content.problem is not None:
+        return {"problem": content.problem}
+    found: dict[str, Any] = {"id": content.text("id"), "sequence": content.sequence, "to": content.to}
+    keys = ("from", "type", "subject", "correlation_id", "sent_at", "in_reply_to")
+    return found | {key: content.text(key) for key in keys}
+
+
+def lines(answer: dict[str, Any]) -> list[str]:
+    """Return the human form of `describe`."""
+    counts = f"unread {answer['unread']}, read {answer['read']}, outbox waiting {answer['waiting']}"
+    shown = [f"{answer['office']}: {answer['agent']} <{answer['address']}>: {counts}"]
+    both = answer["read"] and any(row["folder"] == maildir.READ for row in answer["messages"])
+    for row in answer["messages"]:
+        folder = f"{row['folder']:<6}  " if both else ""
+        if "problem" in row:
+            shown.append(f"{folder}{printable(row['file'])}: not a message: {printable(row['problem'])}")
+            continue
+        parts = (
+            (row["id"] or "-")[: reading.SHOWN_ID],
+            f"#{row['sequence']}" if row["sequence"] else "#-",
+            row["from"] or "-",
+            row["type"] or "-",
+            cut(row["subject"] or "-"),
+            f"[{row['correlation_id'] or '-'}]",
+            row["sent_at"] or "-",
+        )
+        shown.append(folder + "  ".join(printable(part) for part in parts))
+    if answer["hidden"]:
+        shown.append(f"… {answer['hidden']} older; --limit 0 shows all")
+    return shown
+
+
+def cut(text: str) -> str:
+    """Return as much of a text as a listing shows."""
+    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 1] + "…"
+
+
+def _number(row: dict[str, Any]) -> str:
+    flow, number = row.get("correlation_id"), row.get("sequence")
+    return f": {printable(flow)} #{number}" if flow and number else ""
+
+
+# -- one message ---------------------------------------------------------------------------------------------------
+
+
+def describe_content(content: Message) -> dict[str, Any]:
+    """Return a message as plain data. A body that is not UTF-8 is given in base 64."""
+    found: dict[str, Any] = {"size": content.size, "cut": content.size > len(content.raw), "header": content.fields}
+    if content.problem is not None:
+        found["problem"] = content.problem
+    body = content.raw[content.body :]
+    try:
+        found["body"] = body.decode("utf-8")
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(body).decode("ascii")
+    return found
+
+
+def content_lines(content: Message) -> list[str]:
+    """Return a message for people: as it is, but for what would drive a terminal."""
+    text = content.raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    shown = [] if content.problem is None else [f"(not a message: {printable(content.problem)})"]
+    shown += ["\t".join(printable(part) for part in line.split("\t")) for line in text.removesuffix("\n").split("\n")]
+    if content.size > len(content.raw):
+        shown.append(f"… {content.size - len(content.raw)} more bytes; --raw shows all")
+    return shown
+
+
+def copy_out(path: str, start: int = 0) -> int:
+    """Write a file's bytes to standard output as they are."""
+    sys.stdout.flush()
+    for part in reading.chunks(path, start):
+        sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+    return 0

@@ -1,0 +1,126 @@
+"""Composing a message: what its sender means, as a header that reads back the same and a body byte for byte."""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+from frontmatter.default_handlers import YAMLHandler
+
+from postmaster import message
+from postmaster.decide import brief, quoted
+from postmaster.errors import BadData, UsageProblem
+from postmaster.message import Refused
+
+RESERVED: Final = (*message.REQUIRED, "sent_at", "in_reply_to", *message.OURS)
+
+_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+# Plain where no reader of YAML 1.1 or 1.2 can take it for more than text; the dumper quotes `yes` and `null`.
+_PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ._/@+-]*[A-Za-z0-9._/@+-])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message as its sender means it. `headers` are fields of the sender's own."""
+
+    to: tuple[str, ...]
+    sender: str
+    type: str
+    subject: str
+    correlation_id: str
+    sent_at: str
+    body: bytes
+    in_reply_to: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the header: text, and a list where there is more than one recipient."""
+        found: dict[str, Any] = {
+            "to": self.to[0] if len(self.to) == 1 else list(self.to),
+            "from": self.sender,
+            "type": self.type,
+            "subject": self.subject,
+            "correlation_id": self.correlation_id,
+            "sent_at": self.sent_at,
+        }
+        if self.in_reply_to is not None:
+            found["in_reply_to"] = self.in_reply_to
+        return found | dict(self.headers)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text so that it is read back as that text: plain where that is safe, else in double quotes."""
+
+
+def _scalar(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if _PLAIN.fullmatch(text) else '"')
+
+
+_Dumper.add_representer(str, _scalar)
+
+
+def compose(draft: Draft) -> bytes:
+    """Return the message: a header that reads back as exactly the draft's fields, and its body byte for byte.
+
+    Raises:
+        BadData: there is a value that no header can hold.
+    """
+    wanted = draft.fields()
+    for name, value in wanted.items():
+        for text in value if isinstance(value, list) else [value]:
+            if any("\ud800" <= c <= "\udfff" for c in text):
+                raise BadData(f"invalid-header: `{name}` is not UTF-8; nothing was sent")
+    header = YAMLHandler().export(wanted, Dumper=_Dumper, sort_keys=False, width=math.inf)
+    raw = f"---\n{header}\n---\n".encode() + draft.body
+    try:
+        start, end, body = message.split(raw)
+        read_back = message.all_fields(raw, start, end)
+    except Refused as fault:
+        raise BadData(f"{fault.reason}: {without_lines(fault.detail)}; nothing was sent") from fault
+    if read_back != wanted or raw[body:] != draft.body:
+        odd = [name for name in wanted if read_back.get(name) != wanted[name]]
+        raise BadData(f"malformed-header: {brief(odd)} cannot be written as YAML; nothing was sent")
+    return raw
+
+
+def without_lines(detail: str) -> str:
+    """Return a detail without the numbers of lines that its reader has never seen."""
+    return re.sub(r"\bline \d+: ", "", detail)
+
+
+def new_flow(now_ns: int) -> str:
+    """Return a fresh `correlation_id`."""
+    return f"flow-{message.compact_time(now_ns)}-{secrets.token_hex(4)}"
+
+
+def own_fields(given: list[str]) -> dict[str, str]:
+    """Return the header fields in a list of ``KEY=VALUE``.
+
+    Raises:
+        UsageProblem: one has another form, stands twice, or has its own option.
+    """
+    found: dict[str, str] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not _KEY.fullmatch(key):
+            raise UsageProblem(f"--header {quoted(item)}: write KEY=VALUE; KEY is letters, digits and `_.-`")
+        if key.casefold() in RESERVED:
+            how = "only Postmaster writes it" if key.casefold() in message.OURS else "it has an option of its own"
+            raise UsageProblem(f"--header {quoted(item)}: {how}")
+        if key in found:
+            raise UsageProblem(f"--header {quoted(item)}: {key} is given twice")
+        found[key] = value
+    return found
+
+
+def recipients(given: list[str]) -> tuple[str, ...]:
+    """Return the addresses in a list of addresses, some of them joined by commas."""
+    return tuple(part for item in given for part in (one.strip() for one in item.split(",")) if part)
+
+
+def reply_subject(subject: str) -> str:
+    """Return the subject of an answer: ``Re: `` once (RFC 5322 section 3.6.5)."""
+    return subject if subject[:3].casefold() == "re:" else f"Re: {subject}"

@@ -1,0 +1,326 @@
+"""Reading an agent's mail: who is meant, which message is meant, what it says; and acknowledging it.
+
+Nothing in a mailbox is trusted: a name is looked at before it is opened, links are not followed, and of each file only
+so much is read as is asked for. Only `move` changes anything.
+"""
+
+import heapq
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from postmaster import address, delivery_log, letter, maildir, message, outbox
+from postmaster.decide import Agent, RegistryView, quoted
+from postmaster.delivery_log import Record
+from postmaster.errors import BadData, DiskFault
+from postmaster.message import Refused
+from postmaster.office import Office, visible
+
+READ: Final = "read"  # the log's `action` for a message moved to read/
+UNREAD: Final = "unread"  # and for one moved back
+MIN_PREFIX: Final = 4
+SHOWN_ID: Final = 12
+
+# As posting.py names what it delivers; `-2` and so on where a name was taken.
+_DELIVERED: Final = re.compile(r"(\d{8}T\d{6}Z)-(\d{6,})-([0-9a-f]{32})(?:-\d+)?\.md")
+_PREFIX: Final = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
+_SEQUENCE: Final = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One name in a mailbox. `kind` says what it is if it is no regular file."""
+
+    folder: str
+    name: str
+    kind: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The name as people and JSON see it."""
+        return f"{self.folder}/{visible(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a file holds.
+
+    Attributes:
+        fields: every header field as typed, in order; empty if the header cannot be read.
+        problem: why it cannot be read as a message.
+        raw: its bytes, or only its beginning.
+        body: where the body starts in `raw`.
+        size: of the whole file, in bytes.
+    """
+
+    raw: bytes
+    size: int
+    fields: dict[str, Any] = field(default_factory=dict)
+    body: int = 0
+    problem: str | None = None
+
+    def text(self, key: str) -> str | None:
+        """Return a field that is text."""
+        value = self.fields.get(key)
+        return value if isinstance(value, str) else None
+
+    @property
+    def sequence(self) -> int | None:
+        """The number in the header, if it is one."""
+        value = self.text("sequence")
+        return int(value) if value and _SEQUENCE.fullmatch(value) else None
+
+    @property
+    def to(self) -> list[str]:
+        """The addresses in `to`."""
+        value = self.fields.get("to")
+        return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+
+
+# -- safe reading ----------------------------------------------------------------------------------------------
+
+
+def open_regular(path: str) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading and nothing else: no link is followed, no pipe waited for.
+
+    Raises:
+        BadData: it is something else.
+        OSError: it is gone or closed.
+    """
+    seen = os.lstat(path)
+    if not stat.S_ISREG(seen.st_mode):
+        raise BadData(f"{visible(path)}: it is {outbox.kind(seen.st_mode)}, not a file; it is not opened")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    seen = os.fstat(descriptor)
+    if not stat.S_ISREG(seen.st_mode):
+        os.close(descriptor)
+        raise BadData(f"{visible(path)}: it changed while it was looked at")
+    return descriptor, seen
+
+
+def read_bytes(path: str, limit: int) -> tuple[bytes, int]:
+    """Return the first `limit` bytes of a regular file, and its size. Raises as `open_regular`."""
+    descriptor, seen = open_regular(path)
+    with open(descriptor, "rb", buffering=0) as stream:
+        parts = []
+        while limit > 0 and (part := stream.read(min(limit, 1 << 20))):
+            parts.append(part)
+            limit -= len(part)
+    return b"".join(parts), seen.st_size
+
+
+def chunks(path: str, start: int = 0) -> Iterator[bytes]:
+    """Yield the bytes of a regular file from `start` on. Raises as `open_regular`."""
+    descriptor, _ = open_regular(path)
+    with open(descriptor, "rb", buffering=0) as stream:
+        stream.seek(start)
+        while part := stream.read(1 << 20):
+            yield part
+
+
+def load(path: str, limit: int = letter.HEAD_BYTES) -> Message:
+    """Read a message; of its bytes the first `limit`, which are enough for the header. Raises as `open_regular`."""
+    raw, size = read_bytes(path, max(limit, letter.HEAD_BYTES))
+    try:
+        start, end, body = message.split(raw, complete=size <= len(raw))
+        return Message(raw, size, message.all_fields(raw, start, end), body)
+    except Refused as fault:
+        return Message(raw, size, problem=fault.detail)
+
+
+# -- who ---------------------------------------------------------------------------------------------------------
+
+
+def find_agent(registry: RegistryView, text: str) -> Agent:
+    """Return the agent that `text` (an id, address, alias or ``agent:ID``) names.
+
+    Raises:
+        BadData: nobody; says who may have been meant.
+    """
+    if text.startswith(address.ROLE):
+        names = ", ".join(agent.id for agent in registry.holders(text[len(address.ROLE) :])[:5])
+        raise BadData(f"{quoted(text)} is a role, not an agent" + (f"; it is held by {names}" if names else ""))
+    found = registry.agent(text.removeprefix(address.AGENT)) or registry.find(text)
+    if found is None:
+        near = registry.suggest(text)
+        hint = f"; did you mean {near.removeprefix(address.AGENT)}?" if near else ""
+        raise BadData(
+            f"no agent has the id or address {quoted(text)}{hint} (`postmaster registry show` lists the agents)"
+        )
+    return found
+
+
+def own_address(agent: Agent, to: Sequence[str]) -> str | None:
+    """Return the address or alias of `agent` under which a message to `to` reached it, as its registry writes it."""
+    own = {address.fold(name): name for name in (agent.address, *agent.aliases)}
+    return next((own[address.fold(item)] for item in to if address.fold(item) in own), None)
+
+
+# -- which ---------------------------------------------------------------------------------------------------------
+
+
+def names(inbox: str, folder: str) -> list[Name]:
+    """Return every name in one folder of a mailbox, in no order; none if the folder is missing."""
+    try:
+        with os.scandir(os.path.join(inbox, folder)) as entries:
+            return [
+                Name(folder, entry.name, None if entry.is_file(follow_symlinks=False) else _kind(entry))
+                for entry in entries
+                if not entry.name.startswith(".")
+            ]
+    except FileNotFoundError:
+        return []
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        return outbox.kind(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return "gone"
+
+
+def newest(inbox: str, found: Sequence[Name], limit: int) -> list[Name]:
+    """Return the newest `limit` (0: all) of `found`, newest first: by time and number in the name, or mtime."""
+
+    def age(item: Name) -> tuple[str, int, str]:
+        if match := _DELIVERED.fullmatch(item.name):
+            return match[1], int(match[2]), item.name
+        try:
+            mtime_ns = os.lstat(os.path.join(inbox, item.folder, item.name)).st_mtime_ns
+        except OSError:
+            mtime_ns = 0
+        return message.compact_time(mtime_ns), 0, item.name
+
+    return heapq.nlargest(limit or len(found), found, key=age)
+
+
+def mail(inbox: str) -> list[Name]:
+    """Return every name in a mailbox; one that is moved to read/ while we look is told of once."""
+    unread = names(inbox, maildir.UNREAD)
+    read = names(inbox, maildir.READ)
+    both = {item.name for item in read} & {item.name for item in unread}
+    gone = {name for name in both if not os.path.lexists(os.path.join(inbox, maildir.UNREAD, name))}
+    return [*(item for item in unread if item.name not in gone), *read]
+
+
+def find_message(office: Office, agent: Agent, text: str) -> Name:
+    """Return the message of `agent` that `text` names: a file name, or an unambiguous beginning of an id.
+
+    Raises:
+        BadData: there is none, or more than one; says what there is.
+    """
+    check_name(text)
+    found = mail(agent.inbox)
+    matches = [item for item in found if text in (item.name, visible(item.name))]
+    if not matches and _PREFIX.fullmatch(text.casefold()):
+        prefix = text.casefold()
+        matches = [item for item in found if _id_of(agent.inbox, item).startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        listed = "".join(f"\n  {item.shown}" for item in newest(agent.inbox, matches, 10))
+        raise BadData(f"{quoted(text)} names {len(matches)} messages of {agent.id}; give a file name:{listed}")
+    short = f" (an id needs at least {MIN_PREFIX} characters)" if len(text) < MIN_PREFIX else ""
+    there = "".join(f"\n  {item.shown}" for item in newest(agent.inbox, found, 5))
+    held = f"its newest are:{there}" if there else f"its mailbox {office.shown(agent.inbox)} is empty"
+    raise BadData(f"{agent.id} has no message {quoted(text)}{short}; {held}")
+
+
+def check_name(text: str) -> None:
+    """Refuse what is not the name of one file in a directory.
+
+    Raises:
+        BadData: it could lead elsewhere.
+    """
+    if not text or "/" in text or "\0" in text or ".." in text or text.startswith("."):
+        raise BadData(f"{quoted(text)} is neither a file name nor the beginning of an id")
+
+
+def _id_of(inbox: str, item: Name) -> str:
+    """Return the id of a message: from the name that delivery gave it, else from the file."""
+    if match := _DELIVERED.fullmatch(item.name):
+        return match[3]
+    if item.kind is not None:
+        return ""
+    try:
+        return (load(os.path.join(inbox, item.folder, item.name)).text("id") or "").casefold()
+    except (OSError, BadData):
+        return ""
+
+
+# -- acknowledging -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A message that was asked to be in another folder. `already`: it was there. `path` is relative to the root."""
+
+    file: str
+    path: str
+    already: bool
+    message: Message
+
+
+def move(
+    office: Office, agent: Agent, item: Name, destination: str, *, clock: Callable[[], int] = time.time_ns
+) -> Moved:
+    """Move a message of `agent` to the folder `destination` and log it; one that is there already stays.
+
+    Commit point: the rename. A crash after it leaves the message moved and the log without its line, as a receiver
+    that moves its mail by hand does.
+
+    Raises:
+        BadData: it is no file.
+        DiskFault: it cannot be moved, or it was moved but not logged.
+    """
+    path = os.path.join(agent.inbox, item.folder, item.name)
+    if item.kind is not None:
+        raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; remove it by hand")
+    try:
+        content = load(path)
+        if item.folder == destination:
+            return Moved(visible(item.name), office.shown(path), True, content)
+        name = maildir.move_message(agent.inbox, item.name, item.folder, destination)
+    except FileNotFoundError:
+        there = os.path.join(agent.inbox, destination, item.name)
+        if not os.path.lexists(there):
+            raise
+        return Moved(visible(item.name), office.shown(there), True, load(there))  # another was faster
+    except OSError as fault:
+        raise DiskFault(f"{office.shown(path)}: cannot be moved to {destination}/: {fault.strerror}") from fault
+    target = office.shown(os.path.join(agent.inbox, destination, name))
+    record = {
+        **_log_fields(agent, content),
+        "time": delivery_log.timestamp(clock()),
+        "action": READ if destination == maildir.READ else UNREAD,
+        "agent": agent.id,
+        "path": target,
+    }
+    try:
+        delivery_log.append(office, [delivery_log.encode(record)])
+    except DiskFault as fault:
+        raise DiskFault(f"{target}: it was moved there, but not logged: {fault}") from fault
+    return Moved(visible(name), target, False, content)
+
+
+def _log_fields(agent: Agent, content: Message) -> Record:
+    """Return what the log says of a message that is in a mailbox."""
+    if content.problem is not None:
+        return {}
+    start, end, body = message.split(content.raw, complete=content.size <= len(content.raw))
+    try:
+        found: Record = dict(message.readable(message.read_header(content.raw, start, end, body)))
+    except Refused:
+        return {}
+    reached = own_address(agent, content.to)
+    if reached:
+        found["to"] = reached
+    message_id = content.text("id") or ""
+    if re.fullmatch(r"[0-9a-f]{32}", message_id):
+        found["id"] = message_id
+    found["sequence"] = content.sequence
+    return found

@@ -1,0 +1,133 @@
+"""post-office.yml: reading it, and the commented one that `init` writes. Pure."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from postmaster import address
+from postmaster.decide import quoted
+from postmaster.office import Settings
+from postmaster.registry import source
+from postmaster.registry.source import Document, Problem
+
+_NUMBER: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]*)", re.ASCII)
+_SIZES: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_TIMES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_MAX_MESSAGE_BYTES: Final = 2**30
+_MAX_SETTLE_SECONDS: Final = 86400
+_MAX_EXPIRE_SECONDS: Final = 3650 * 86400
+
+
+def _name(text: str) -> str:
+    if not address.is_name(text):
+        raise ValueError("must be letters and digits, with . _ - inside, such as `name: post-office`")
+    return text
+
+
+def _amount(text: str, units: dict[str, int], low: int, high: int, form: str) -> int:
+    match = _NUMBER.fullmatch(text)
+    factor = units.get(match[2].casefold()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"must be {form}")
+    amount = int(match[1]) * factor
+    if not low <= amount <= high:
+        raise ValueError(f"must be from {low} to {high}, and is {amount}")
+    return amount
+
+
+def _max_message_bytes(text: str) -> int:
+    form = "a number of bytes, such as `max_message_bytes: 10MiB` (also 512KiB, 10MB, 10485760)"
+    return _amount(text, _SIZES, 1, _MAX_MESSAGE_BYTES, form)
+
+
+def _settle_seconds(text: str) -> int:
+    form = "a number of seconds, such as `settle_seconds: 60`"
+    return _amount(text, _TIMES, 0, _MAX_SETTLE_SECONDS, form)
+
+
+def _expire_after(text: str) -> int:
+    form = "a time, such as `expire_after: 5d` (also 12h, 30m, 60s, or seconds)"
+    return _amount(text, _TIMES, 1, _MAX_EXPIRE_SECONDS, form)
+
+
+# Key in the file -> (field of Settings, how its text is read).
+_KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
+    "name": ("name", _name),
+    "max_message_bytes": ("max_message_bytes", _max_message_bytes),
+    "settle_seconds": ("settle_seconds", _settle_seconds),
+    "expire_after": ("expire_after_seconds", _expire_after),
+}
+
+TEMPLATE: Final = """\
+# The settings of this post office. Every one has a default, which is what is shown;
+# remove the `# ` before a line to change it. Keys of your own begin with x-.
+
+# What this office is called where offices exchange mail: letters, digits, and . _ - inside.
+# name: post-office
+
+# The largest message that is carried, header and body (bytes, or 512KiB, 10MB, ...).
+# max_message_bytes: 10MiB
+
+# A file that cannot be read as mail is left alone until it has not changed for this many seconds.
+# settle_seconds: 60
+
+# Mail that cannot be delivered for this long goes to dead-letter/ (5d, 12h, 30m, 60s, or seconds).
+# expire_after: 5d
+"""
+
+
+def parse(raw: bytes, path: str) -> Settings:
+    """Read the bytes of post-office.yml.
+
+    Args:
+        path: what to call the file.
+
+    Raises:
+        ConfigurationFault: names every problem with its line.
+    """
+    document, problems = source.parse(raw, path)
+    values: dict[str, Any] = {}
+    if not problems:
+        values, problems = _read(document)
+    if len(problems) == 1:
+        raise source.fault(str(problems[0]), ())
+    if problems:
+        raise source.fault(f"{path}: {len(problems)} problems:", problems)
+    return Settings(**values)
+
+
+def _read(document: Document) -> tuple[dict[str, Any], list[Problem]]:
+    data = document.data
+    if data is None or data == "":
+        return {}, []
+    if not isinstance(data, dict):
+        return {}, [document.problem((), "must be `key: value` lines, such as `settle_seconds: 60`")]
+    values: dict[str, Any] = {}
+    problems = []
+    for key, text in data.items():
+        if key.startswith("x-"):
+            continue
+        if key not in _KEYS:
+            near = address.nearest(key, _KEYS)
+            hint = f", did you mean {near}?" if near else f"; known here: {', '.join(_KEYS)}"
+            problems.append(document.problem((key,), f"unknown key {quoted(key)}{hint}", at_key=True))
+            continue
+        name, read = _KEYS[key]
+        if not isinstance(text, str):
+            problems.append(document.problem((key,), f"`{key}` must be text or a number, not a list or mapping"))
+            continue
+        try:
+            values[name] = read(text)
+        except ValueError as fault:
+            problems.append(document.problem((key,), f"`{key}` ({quoted(text)}) {fault}"))
+    return values, problems

@@ -1,0 +1,274 @@
+"""`postmaster status`: what the office holds and what waits, counted without opening delivered mail.
+
+Inboxes are only listed; of the outbox only what is young is read, to tell what is held back. Changes nothing.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from postmaster import delivery_log, letter, maildir, message, names, outbox
+from postmaster.errors import ConfigurationFault, PostmasterError
+from postmaster.history import History
+from postmaster.office import Office, visible
+from postmaster.outbox import Waiting
+from postmaster.posting import REASON_SUFFIX
+from postmaster.registry import compiled, declarations, merge
+
+_DAY: Final = 24 * 3600
+
+Answer = dict[str, Any]
+
+
+def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer:
+    """Return everything that `status` tells, as plain data; times are RFC 3339, ages are seconds.
+
+    Raises:
+        ConfigurationFault: this root is no office, or its settings cannot be used.
+    """
+    office.require()
+    now_ns = clock()
+    settings = office.settings()
+    problems: list[str] = []
+    registry, inboxes = _registry(office)
+    agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]
+    waiting = _outbox(office, settings.max_message_bytes, settings.settle_seconds, now_ns, problems)
+    deferred = _deferred(office, waiting["names"], now_ns, problems)
+    del waiting["names"]
+    dead = _dead(office, problems)
+    last = office.last_run()
+    return {
+        "office": office.root,
+        "name": settings.name,
+        "last_run": delivery_log.timestamp(int(last * 1e9)) if last is not None else None,
+        "last_run_age_seconds": max(0, now_ns // 10**9 - int(last)) if last is not None else None,
+        "unfinished_run": os.path.lexists(office.journal),
+        "registry": registry,
+        "totals": {
+            "agents": len(agents),
+            "unread": sum(one["unread"] for one in agents),
+            "read": sum(one["read"] for one in agents),
+            "waiting": waiting["waiting"],
+            "deferred": len(deferred),
+            "dead": sum(dead.values()),
+        },
+        "oldest_unread": _oldest(agents, now_ns),
+        "agents": [{key: value for key, value in one.items() if key != "oldest"} for one in agents],
+        "outbox": waiting,
+        "deferred": deferred,
+        "dead_letters": dead,
+        "problems": problems,
+    }
+
+
+# -- the registry --------------------------------------------------------------------------------------------------
+
+
+def _registry(office: Office) -> tuple[Answer, list[tuple[str, str | None]]]:
+    """Return the registry's state, and every inbox (path, agent id) there is: also those of agents that left."""
+    answer: Answer = {"state": "merged", "agents": 0, "detail": None}
+    inboxes: list[tuple[str, str | None]] = []
+    try:
+        with compiled.open_view(office, write=False) as view:
+            inboxes = [(agent.inbox, agent.id) for agent in view.all_agents()]
+        answer["agents"] = len(inboxes)
+        stale = _stale(office)
+        if stale is not None:
+            answer |= {"state": "stale", "detail": f"{stale}; run `postmaster registry merge`"}
+    except ConfigurationFault as fault:
+        state = "invalid" if os.path.lexists(office.registry) else "missing"
+        answer |= {"state": state, "detail": str(fault)}
+    known = {path for path, _ in inboxes}
+    with contextlib.suppress(OSError), os.scandir(office.inboxes) as entries:
+        others = [one for one in entries if one.path not in known and one.is_dir(follow_symlinks=False)]
+        inboxes.extend((one.path, None) for one in sorted(others, key=lambda one: one.name))
+    return answer, inboxes
+
+
+def _stale(office: Office) -> str | None:
+    """Tell, in words, how the declarations have changed since the merge. Only if one looks newer are they read."""
+    merged = os.stat(office.registry).st_mtime_ns
+    try:
+        changed = [os.stat(office.declarations).st_mtime_ns]
+        with os.scandir(office.declarations) as entries:
+            listed = [entry for entry in entries if entry.name.endswith(declarations.SUFFIXES)]
+            changed += [entry.stat().st_mtime_ns for entry in listed]
+    except OSError as fault:
+        return f"{fault.filename or office.declarations}: {fault.strerror}"
+    if max(changed) < merged:
+        return None
+    report = merge.plan(office).report
+    if report.problems:
+        count = len(report.problems)
+        return f"the declarations have changed since the merge, and {count} of their lines cannot be merged"
+    if report.unchanged:
+        return None
+    changes = {
+        "added": report.added,
+        "moved": report.moved,
+        "changed": report.changed,
+        "removed": report.removed,
+    }
+    told = ", ".join(f"{len(found)} {what}" for what, found in changes.items() if found)
+    return "the declarations have changed since the merge" + (f" ({told})" if told else "")
+
+
+# -- inboxes -------------------------------------------------------------------------------------------------------
+
+
+def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) -> Answer:
+    counts: dict[str, int] = {}
+    oldest: str | None = None
+    for folder in (maildir.UNREAD, maildir.READ):
+        count = 0
+        try:
+            with os.scandir(os.path.join(path, folder)) as entries:
+                for entry in entries:
+                    if entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
+                        continue
+                    count += 1
+                    if folder == maildir.UNREAD and (oldest is None or entry.name < oldest):
+                        oldest = entry.name  # names sort by time
+        except OSError as fault:
+            if agent is not None:
+                where = office.shown(os.path.join(path, folder))
+                problems.append(f"{where}: {fault.strerror}: mail for {agent} waits; mend or mount it")
+        counts[folder] = count
+    return {
+        "agent": agent,
+        "inbox": office.shown(path),
+        "unread": counts[maildir.UNREAD],
+        "read": counts[maildir.READ],
+        "oldest": os.path.join(path, maildir.UNREAD, oldest) if oldest is not None else None,
+        "oldest_unread": office.shown(os.path.join(path, maildir.UNREAD, oldest)) if oldest is not None else None,
+    }
+
+
+def _oldest(agents: list[Answer], now_ns: int) -> Answer | None:
+    """Return the unread message that has waited longest: by the time it was delivered, the file's own."""
+    found: list[tuple[int, Answer]] = []
+    for one in agents:
+        if one["oldest"] is not None:
+            with contextlib.suppress(OSError):
+                found.append((os.lstat(one["oldest"]).st_mtime_ns, one))
+    if not found:
+        return None
+    since, one = min(found, key=lambda pair: (pair[0], pair[1]["inbox"]))
+    return {"agent": one["agent"], "file": one["oldest_unread"], **_age(since, now_ns)}
+
+
+def _age(since_ns: int, now_ns: int) -> Answer:
+    return {"since": delivery_log.timestamp(since_ns), "age_seconds": max(0, (now_ns - since_ns) // 10**9)}
+
+
+# -- the outbox ----------------------------------------------------------------------------------------------------
+
+
+def _outbox(office: Office, max_bytes: int, settle_seconds: int, now_ns: int, problems: list[str]) -> Answer:
+    """Look at the outbox: what waits, what is held back and why, and stray names that will never be mail."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we look who has it open
+    answer: Answer = {"waiting": 0, "oldest": None, "held_back": [], "unfinished": 0, "stray": [], "names": set()}
+    oldest: tuple[int, str] | None = None
+    try:
+        listed = sorted(os.listdir(office.outbox))
+    except OSError as fault:
+        problems.append(f"outbox: cannot be listed: {fault.strerror}")
+        return answer
+    for name in listed:
+        path = os.path.join(office.outbox, name)
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            continue
+        if not names.is_mail(name):
+            answer["unfinished"] += 1
+            if now_ns - seen.st_mtime_ns > _DAY * 10**9:
+                why = "its name says that it is not finished; rename it to have it sent, or remove it"
+                answer["stray"].append({"file": visible(name), "why": why, **_age(seen.st_mtime_ns, now_ns)})
+            continue
+        answer["waiting"] += 1
+        answer["names"].add(visible(name))
+        oldest = min(oldest or (seen.st_mtime_ns, name), (seen.st_mtime_ns, name))
+        young = outbox.is_young(seen.st_mtime_ns, now_ns, settle_seconds)
+        why_held = _held_back(office, name, max_bytes if young else 0, settle_seconds, now_ns)
+        if why_held is not None:
+            answer["held_back"].append({"file": visible(name), "why": why_held, **_age(seen.st_mtime_ns, now_ns)})
+    if oldest is not None:
+        answer["oldest"] = {"file": visible(oldest[1]), **_age(oldest[0], now_ns)}
+    return answer
+
+
+def _held_back(office: Office, name: str, max_bytes: int, settle_seconds: int, now_ns: int) -> str | None:
+    """Return why the router would leave a letter alone for now. A settled one (`max_bytes` 0) is not read."""
+    head = letter.HEAD_BYTES if max_bytes else 0
+    reading = outbox.read(
+        office.outbox, name, max_bytes=max_bytes, head_bytes=head, settle_seconds=settle_seconds, now_ns=now_ns
+    )
+    if reading is None:
+        return None
+    if not max_bytes:
+        return reading.why if isinstance(reading, Waiting) else None
+    found = letter.assess(reading, visible(name), now_ns=now_ns, settle_seconds=settle_seconds, max_bytes=max_bytes)
+    return found.why if isinstance(found, Waiting) else None
+
+
+def _deferred(office: Office, waiting: set[str], now_ns: int, problems: list[str]) -> list[Answer]:
+    """Return what the log calls deferred and is in the outbox still, one item for each recipient."""
+    try:
+        history = History(office, write=False)
+    except PostmasterError as fault:
+        problems.append(str(fault))
+        return []
+    found = []
+    for key, item in history.open_items.items():
+        file = key.partition(" ")[2]
+        if file not in waiting:
+            continue
+        for (recipient, agent), (reason, since) in item.pending.items():
+            age: Answer = {"since": since, "age_seconds": None}
+            with contextlib.suppress(ValueError):
+                age = _age(message.parse_time(since), now_ns)
+            found.append({"file": file, "to": recipient, "agent": agent or None, "reason": reason or None, **age})
+    history.close()
+    return sorted(found, key=lambda one: (one["since"], one["file"], one["to"]))
+
+
+# -- dead letters --------------------------------------------------------------------------------------------------
+
+
+def _dead(office: Office, problems: list[str]) -> dict[str, int]:
+    """Count the dead letters by reason, which their reason files say on a line of its own."""
+    try:
+        listed = set(os.listdir(office.dead_letter))
+    except OSError as fault:
+        problems.append(f"dead-letter: cannot be listed: {fault.strerror}")
+        return {}
+    counts: dict[str, int] = {}
+    for name in listed:
+        is_reason = name.endswith(REASON_SUFFIX) and name + REASON_SUFFIX not in listed
+        if name.startswith(".") or is_reason:
+            continue
+        reason = _reason(os.path.join(office.dead_letter, name + REASON_SUFFIX))
+        counts[reason] = counts.get(reason, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _reason(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return "unknown"
+    try:
+        head = os.read(descriptor, 4096)
+    except OSError:
+        return "unknown"
+    finally:
+        os.close(descriptor)
+    for line in head.splitlines():
+        if line.startswith(b"reason: "):
+            word = line[8:].decode("utf-8", "replace").strip().strip("\"'")
+            return word if word.isprintable() and word else "unknown"
+    return "unknown"

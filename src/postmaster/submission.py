@@ -1,0 +1,235 @@
+"""Submitting mail: checking a message as the router will, and putting it in the outbox.
+
+Nothing is written unless every recipient would get it: the sender hears of a refusal at once, with its remedy. The
+router decides again when it routes, since the registry may have changed by then.
+"""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from postmaster import address, delivery_log, durable, message, reasons
+from postmaster.composition import Draft, compose, without_lines
+from postmaster.decide import Agent, Envelope, RegistryView, Verdict, brief, decide, quoted
+from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
+from postmaster.history import History
+from postmaster.message import Refused
+from postmaster.office import Office
+
+_TEMPORARY: Final = re.compile(r"\.send-(\d+)-[0-9a-f]+\.tmp")
+_STALE_SECONDS: Final = 3600
+_ATTEMPTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A message that is in the outbox. `since` is where the log ended before."""
+
+    id: str
+    correlation_id: str
+    file: str
+    path: str
+    since: tuple[int, int]
+
+
+class Refusal(BadData):
+    """A message that was not sent, because a recipient would not get it.
+
+    Attributes:
+        refused: for each of them `to`, `agent`, `reason`, `status`, `detail` and `remedy`.
+    """
+
+    def __init__(self, refused: list[dict[str, Any]]) -> None:
+        lines = []
+        for item in refused:
+            lines.append(f"to {quoted(item['to'], 200)}: {item['reason']} ({item['status']}): {item['detail']}")
+            lines.append(f"  remedy: {item['remedy']}")
+        super().__init__("\n".join([*lines, "nothing was sent"]))
+        self.refused = refused
+
+
+# -- checking ------------------------------------------------------------------------------------------------------
+
+
+class _NoHistory:
+    """A past in which nothing was sent."""
+
+    def earlier(self, envelope: Envelope, agent_id: str) -> str | None:
+        return None
+
+
+def envelope_of(raw: bytes, max_bytes: int) -> Envelope:
+    """Return what will be decided on.
+
+    Raises:
+        BadData: the message would be a dead letter, whoever it is for.
+    """
+    if len(raw) > max_bytes:
+        hint = _remedy("too-large")
+        raise BadData(f"too-large: {len(raw)} bytes are more than max_message_bytes ({max_bytes}); {hint}")
+    try:
+        start, end, body = message.split(raw)
+        header = message.read_header(raw, start, end, body)
+        return message.envelope(header, message.body_id(memoryview(raw)[body:]))
+    except Refused as fault:
+        raise BadData(f"{fault.reason}: {without_lines(fault.detail)}; nothing was sent") from fault
+
+
+def refusals(office: Office, envelope: Envelope, registry: RegistryView, *, may_repeat: bool) -> list[dict[str, Any]]:
+    """Return who would not get the message, and why; an empty list if all would.
+
+    Args:
+        may_repeat: the message may be one that was sent before, so that the past has to be asked.
+    """
+    if not may_repeat:
+        verdicts = decide(envelope, registry, _NoHistory())
+    else:
+        history = History(office, write=False)
+        try:
+            verdicts = decide(envelope, registry, history)
+        finally:
+            history.close()
+    return [_refused(verdict) for verdict in verdicts if verdict.reason is not None]
+
+
+def _refused(verdict: Verdict) -> dict[str, Any]:
+    assert verdict.reason is not None
+    return {
+        "to": verdict.recipient,
+        "agent": verdict.agent.id if verdict.agent else None,
+        "reason": verdict.reason,
+        "status": reasons.REASONS[verdict.reason].status,
+        "detail": verdict.detail,
+        "remedy": _remedy(verdict.reason),
+    }
+
+
+def _remedy(reason: str) -> str:
+    """Return the remedy for mail that has not been sent, so that there is no dead letter to retry."""
+    return re.sub(r",? (then|or) `postmaster dead-letter retry[^`]*`$", "", reasons.remedy(reason))
+
+
+# -- sending -------------------------------------------------------------------------------------------------------
+
+
+def send(
+    office: Office,
+    draft: Draft,
+    registry: RegistryView,
+    *,
+    max_bytes: int,
+    may_repeat: bool,
+    clock: Callable[[], int] = time.time_ns,
+) -> Submitted:
+    """Check a message and put it in the outbox.
+
+    Commit point: the rename into its final name. A crash before it leaves a private name that is no mail.
+
+    Args:
+        may_repeat: its `sent_at` was given, so that the same message may have been sent before.
+
+    Raises:
+        Refusal, BadData: it would not be delivered; nothing is written.
+        CannotCreate: the outbox cannot be written to.
+    """
+    raw = compose(draft)
+    envelope = envelope_of(raw, max_bytes)
+    refused = refusals(office, envelope, registry, may_repeat=may_repeat)
+    if refused:
+        raise Refusal(refused)
+    since = delivery_log.position(office)
+    file = put(office, raw, clock())
+    return Submitted(envelope.id, envelope.correlation_id, file, office.shown(os.path.join(office.outbox, file)), since)
+
+
+def put(office: Office, raw: bytes, now_ns: int) -> str:
+    """Write a message into the outbox, durably and whole or not at all; return its name there.
+
+    Raises:
+        CannotCreate: the system refused; nothing is left behind.
+        DiskFault: it is in the outbox, but perhaps not durably.
+    """
+    _clear_stale(office, now_ns)
+    temporary = os.path.join(office.outbox, f".send-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        durable.write_new(temporary, raw, sync=True)
+        try:
+            name = _publish(office, temporary, now_ns)
+        except BaseException:
+            durable.remove(temporary)
+            raise
+    except OSError as fault:
+        raise CannotCreate(f"{office.outbox}: cannot be written to: {fault.strerror}; nothing was sent") from fault
+    try:
+        durable.sync_directory(office.outbox)
+    except OSError as fault:
+        raise DiskFault(
+            f"{os.path.join(office.outbox, name)}: sent, but it may not outlast a power failure: {fault.strerror}; "
+            "do not send it again without looking"
+        ) from fault
+    return name
+
+
+def _publish(office: Office, temporary: str, now_ns: int) -> str:
+    for attempt in range(_ATTEMPTS):
+        name = f"{message.compact_time(now_ns)}-{secrets.token_hex(4)}.md"
+        try:
+            durable.rename_new(temporary, os.path.join(office.outbox, name))
+            return name
+        except FileExistsError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _clear_stale(office: Office, now_ns: int) -> None:
+    """Remove what senders that were killed in the middle left an hour ago or more."""
+    try:
+        with os.scandir(office.outbox) as entries:
+            found = [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+        for path in found:
+            if now_ns - os.lstat(path).st_mtime_ns > _STALE_SECONDS * 10**9:
+                durable.remove(path)
+    except OSError:
+        return  # litter costs nothing, and the write that follows says what is wrong
+
+
+# -- answering -----------------------------------------------------------------------------------------------------
+
+
+def reply_type(agent: Agent, emits: list[dict[str, Any]], recipient: Agent | None, address_: str) -> str:
+    """Return the only type that `agent` declares to send to this address.
+
+    Raises:
+        UsageProblem: there is not exactly one; says what the recipient accepts.
+    """
+    own = {address.fold(address_)}
+    if recipient is not None:
+        own |= {address.fold(name) for name in (recipient.address, *recipient.aliases)}
+        own |= {address.fold(address.AGENT + recipient.id), *(address.fold(address.ROLE + r) for r in recipient.roles)}
+    types = {
+        str(item["type"])
+        for item in emits
+        if any(address.fold(target) in own for target in item.get("to", ())) and not item["type"].endswith(".*")
+    }
+    if len(types) == 1:
+        return types.pop()
+    accepted = [accept.type for accept in recipient.accepts] if recipient is not None else []
+    why = f"{agent.id} emits {brief(sorted(types))} to it" if types else f"{agent.id} emits no one type to it"
+    raise UsageProblem(f"--type is needed: {why}; {quoted(address_)} accepts {brief(accepted, 20) or 'nothing'}")
+
+
+def choose_sender(
+    office: Office, draft: Draft, senders: list[str], registry: RegistryView, *, max_bytes: int, may_repeat: bool
+) -> Draft:
+    """Return `draft` from the first of an agent's own addresses that all recipients accept, else from the first."""
+    for sender in senders:
+        candidate = replace(draft, sender=sender)
+        envelope = envelope_of(compose(candidate), max_bytes)
+        if not refusals(office, envelope, registry, may_repeat=may_repeat):
+            return candidate
+    return replace(draft, sender=senders[0])

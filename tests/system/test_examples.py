@@ -1,0 +1,71 @@
+"""The stories in examples/: each one plays, and all that it expects holds."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples"
+POSTMASTER = Path(sys.executable).with_name("postmaster")
+STORIES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
+SCRIPTS = [
+    *sorted((REPOSITORY / "scripts").glob("*")),
+    *sorted(EXAMPLES.glob("*/run.sh")),
+    EXAMPLES / "common.sh",
+    REPOSITORY / ".ci" / "run",
+]
+SHELL_SCRIPTS = [path for path in SCRIPTS if path.is_file() and path.suffix in ("", ".sh")]
+
+
+def test_there_are_stories() -> None:
+    """The three stories that the README names are there, each with its own page."""
+    assert STORIES == ["council-vote", "failing-step", "plugin-author"]
+    assert all((EXAMPLES / story / "README.md").is_file() for story in STORIES)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_story(story: str, tmp_path: Path) -> None:
+    """The story ends well, and cleans up after itself."""
+    done = subprocess.run(
+        ["bash", str(EXAMPLES / story / "run.sh")],
+        env={"PATH": os.environ["PATH"], "POSTMASTER": str(POSTMASTER), "TMPDIR": str(tmp_path)},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\nok: ") >= 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_declarations_of_the_repository_lint_clean(tmp_path: Path) -> None:
+    """registry.d/ passes `registry check --strict`, so that the map leads nowhere astray."""
+    command = [str(POSTMASTER), "--root", str(tmp_path)]
+    subprocess.run([*command, "init"], check=True, capture_output=True)
+    for declaration in (REPOSITORY / "registry.d").glob("*.yml"):
+        shutil.copy(declaration, tmp_path / "registry.d")
+    checked = subprocess.run([*command, "registry", "check", "--strict"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "0 findings, 0 notes" in checked.stdout
+
+
+@pytest.mark.parametrize("script", SHELL_SCRIPTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_shell_script(script: Path) -> None:
+    """Every shell script parses, and shellcheck, where there is one, has nothing to say."""
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    if shutil.which("shellcheck"):
+        found = subprocess.run(
+            ["shellcheck", "--external-sources", "--shell=bash", str(script)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stdout
