@@ -190,6 +190,9 @@ class _Auditor:
                     what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
                     self._differs("inbox-missing", self._office.shown(path), what, remedy)
                 continue
+            if agent and not stat.S_ISDIR(seen.st_mode):
+                what = f"the inbox of {agent} is no directory"
+                self._differs("inbox-missing", self._office.shown(path), what, "move away what is in its place")
             if stat.S_ISDIR(seen.st_mode):
                 mailbox = found.setdefault((seen.st_dev, seen.st_ino), _Mailbox(path, agent))
                 by_path[path] = mailbox

@@ -285,7 +285,7 @@ class History:
         for path in delivery_log.log_files(self._office):
             with delivery_log.open_log(path) as stream:
                 first = stream.readline()
-                if not first.endswith(b"\n"):
+                if not first:
                     continue
                 mark = _mark(first)
                 offset, last = self._segments.get(mark, (0, ""))
@@ -300,6 +300,9 @@ class History:
                     if self._write and self._recent.count >= 50_000:
                         self._segments[mark] = (offset, f"{len(line)} {_mark(line)}")
                         self._flush()
+                # A whole record whose newline was cut off counts; its place is read again once it is sealed.
+                if line_read and (record := delivery_log.decode(line_read)) is not None:
+                    self._recent.apply(record, self._open)
                 if line:
                     self._segments[mark] = (offset, f"{len(line)} {_mark(line)}")
         return True

@@ -19,6 +19,7 @@ At = tuple[int, int]  # which log file (index into Ledger.files), which line
 Letter = tuple[bytes, int | None]  # history.letter_key, sequence
 
 _NUMBERED: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED, reasons.DEFERRED)
+_UNIQUE: Final = len('{"time":"2026-03-04T10:00:00.123456Z')  # the beginning of a line that tells it from others
 _COLLIDED: Final = re.compile(r"-\d+(?=(\.[^.]*)?$)")
 _COLLISION: Final = re.compile(r"(.*-[0-9a-f]{32})-\d+(\.md)")
 
@@ -143,7 +144,8 @@ class Ledger:
         """Tell whether a torn line stands whole at `at`: what a crash cut was written again (states.md)."""
         if not text or not line.startswith(text):
             return False
-        self.notes.append(f"{self.place(torn)}: a line that was cut off; it stands whole at {self.place(at)}")
+        whole = f"it stands whole at {self.place(at)}" if len(text) >= _UNIQUE else "whole ones follow it"
+        self.notes.append(f"{self.place(torn)}: a line that was cut off; {whole}")
         return True
 
     def _number(self, at: At, record: Record) -> None:

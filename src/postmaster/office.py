@@ -1,17 +1,12 @@
-"""Where things are in an office, its settings and its lock. The one place that knows a path."""
+"""Where things are in an office, and its lock. The one place that knows a path. Light: idle runs import it."""
 
-import contextlib
-import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Final
 
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 
-DEFAULT_ROOT: Final = "~/.dna/post-office"
-ENVIRONMENT: Final = "POSTMASTER_ROOT"
+DEFAULT_ROOT = "~/.dna/post-office"
+ENVIRONMENT = "POSTMASTER_ROOT"
 
 
 def find_root(given: str | None) -> str:
@@ -29,16 +24,6 @@ def absolute(path: str, base: str) -> str:
     if expanded.startswith("~"):
         raise ConfigurationFault(f"{path}: there is no home directory for `~`; write the path in full")
     return os.path.normpath(os.path.join(base, expanded))
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What post-office.yml may set; every value has a default. Sizes in bytes, times in seconds."""
-
-    name: str = "post-office"
-    max_message_bytes: int = 10 * 1024 * 1024
-    settle_seconds: int = 60
-    expire_after_seconds: int = 5 * 24 * 3600
 
 
 class Office:
@@ -90,30 +75,9 @@ class Office:
         except OSError as fault:
             raise CannotCreate(f"{self.private}: {fault.strerror}") from fault
 
-    @contextlib.contextmanager
-    def lock(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the router's lock (flock(2), close-on-exec). Yields False if another has it and `wait` is false.
-
-        The lock file's mtime is the time of the last run that got the lock.
-        """
-        self.make_private()
-        try:
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as fault:
-            raise CannotCreate(f"{self.lock_file}: {fault.strerror}") from fault
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            except OSError as fault:
-                raise DiskFault(f"{self.lock_file}: cannot lock: {fault.strerror}") from fault
-            with contextlib.suppress(OSError):
-                os.utime(descriptor)
-            yield True
-        finally:
-            os.close(descriptor)
+    def lock(self, *, wait: bool) -> "RouterLock":
+        """Return the router's lock, to be held with `with`."""
+        return RouterLock(self, wait)
 
     def last_run(self) -> float | None:
         """Return when a router last ran here (seconds since the epoch), or None."""
@@ -122,34 +86,47 @@ class Office:
         except OSError:
             return None
 
-    def settings(self) -> Settings:
-        """Read post-office.yml.
-
-        Raises:
-            ConfigurationFault: it cannot be read, has an unknown key or a value out of range; names file and line.
-        """
-        try:
-            with open(self.settings_file, "rb") as stream:
-                raw = stream.read()
-        except FileNotFoundError:
-            return Settings()
-        except OSError as fault:
-            raise ConfigurationFault(f"{self.settings_file}: cannot be read: {fault.strerror}") from fault
-        if not any(line.strip() and not line.lstrip().startswith(b"#") for line in raw.splitlines()):
-            return Settings()  # all comments, as `init` writes it: spares the YAML parser
-        from postmaster import settings
-
-        return settings.parse(raw, self.settings_file)
-
 
 def visible(path: str) -> str:
     r"""Return a path as text that any JSON or YAML reader takes: undecodable bytes become ``\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def is_missing(fault: OSError) -> bool:
-    """Tell whether a fault says that the thing is not there."""
-    return fault.errno in (errno.ENOENT, errno.ENOTDIR)
+class RouterLock:
+    """The kernel's lock (flock(2), close-on-exec) that lets one router work at a time.
 
+    `with` gives True, or False if another has it and we do not wait. The lock file's mtime is the time of the last
+    run that got the lock.
 
-SETTING_NAMES: Final = tuple(item.name for item in fields(Settings))
+    Raises:
+        CannotCreate: there can be no lock file.
+        DiskFault: the system refuses to lock.
+    """
+
+    def __init__(self, office: Office, wait: bool) -> None:
+        self._office = office
+        self._wait = wait
+        self._descriptor = -1
+
+    def __enter__(self) -> bool:
+        path = self._office.lock_file
+        self._office.make_private()
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as fault:
+            raise CannotCreate(f"{path}: {fault.strerror}") from fault
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if self._wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        except OSError as fault:
+            os.close(self._descriptor)
+            raise DiskFault(f"{path}: cannot lock: {fault.strerror}") from fault
+        try:
+            os.utime(self._descriptor)
+        except OSError:
+            return True  # the time is for people; the lock is what counts
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -17,7 +17,8 @@ from postmaster.history import History, OpenItem, letter_key
 from postmaster.journal import Entry, Publication
 from postmaster.letter import Item
 from postmaster.maildir import Temporary
-from postmaster.office import Office, Settings
+from postmaster.office import Office
+from postmaster.settings import Settings
 
 SMALL: Final = 16  # up to so many letters are synced one by one; more of them file system by file system
 REASON_SUFFIX: Final = ".reason.yml"

@@ -18,8 +18,9 @@ from postmaster.delivery_log import Record
 from postmaster.errors import BadData
 from postmaster.history import ALLOW_DUPLICATE, RETRIED, letter_key
 from postmaster.letter import Item
-from postmaster.office import Office, Settings, visible
+from postmaster.office import Office, visible
 from postmaster.posting import REASON_SUFFIX
+from postmaster.settings import Settings, load_settings
 
 _IDENTITY: Final = ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _REFUSED: Final = (reasons.DEAD_LETTER, reasons.REJECTED)
@@ -106,7 +107,7 @@ def retry(
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if an editor opens a letter while we hold a lease on it
     with office.lock(wait=True):
         commit.recover(office)  # a batch that is half done may be about to make or move these very names
-        settings = office.settings()
+        settings = load_settings(office)
         letters, orphans = dead_letters.scan(office)
         for name in orphans:
             durable.remove(os.path.join(office.dead_letter, name))

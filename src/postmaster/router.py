@@ -18,10 +18,11 @@ from postmaster.errors import DiskFault
 from postmaster.history import History
 from postmaster.journal import Batch
 from postmaster.letter import Item
-from postmaster.office import Office, Settings, visible
+from postmaster.office import Office, visible
 from postmaster.outbox import Source, Waiting
 from postmaster.posting import Posting, UnsyncedDevice
 from postmaster.registry import compiled
+from postmaster.settings import Settings, load_settings
 
 BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -72,7 +73,7 @@ def route(
     with office.lock(wait=wait) as alone:
         if not alone:
             return Report(busy=True)
-        settings = office.settings()
+        settings = load_settings(office)
         with compiled.open_view(office) as registry:
             run = _Pass(office, settings, on_record, clock)
             run.recover()
@@ -93,7 +94,7 @@ def preview(
     """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
     office.require()
     signal.signal(signal.SIGIO, signal.SIG_IGN)
-    settings = office.settings()
+    settings = load_settings(office)
     with compiled.open_view(office, write=False) as registry:
         run = _Pass(office, settings, on_record, clock)
         if os.path.exists(office.journal):

@@ -1,14 +1,45 @@
-"""post-office.yml: reading it, and the commented one that `init` writes. Pure."""
+"""post-office.yml: reading it, and the commented one that `init` writes."""
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address
 from postmaster.decide import quoted
-from postmaster.office import Settings
+from postmaster.errors import ConfigurationFault
+from postmaster.office import Office
 from postmaster.registry import source
 from postmaster.registry.source import Document, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What post-office.yml may set; every value has a default. Sizes in bytes, times in seconds."""
+
+    name: str = "post-office"
+    max_message_bytes: int = 10 * 1024 * 1024
+    settle_seconds: int = 60
+    expire_after_seconds: int = 5 * 24 * 3600
+
+
+def load_settings(office: Office) -> Settings:
+    """Read post-office.yml; all defaults if there is none.
+
+    Raises:
+        ConfigurationFault: it cannot be read, has an unknown key or a value out of range; names file and line.
+    """
+    try:
+        with open(office.settings_file, "rb") as stream:
+            raw = stream.read()
+    except FileNotFoundError:
+        return Settings()
+    except OSError as fault:
+        raise ConfigurationFault(f"{office.settings_file}: cannot be read: {fault.strerror}") from fault
+    if not any(line.strip() and not line.lstrip().startswith(b"#") for line in raw.splitlines()):
+        return Settings()  # all comments, as `init` writes it: spares the YAML parser
+    return parse(raw, office.settings_file)
+
 
 _NUMBER: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {

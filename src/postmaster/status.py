@@ -17,6 +17,7 @@ from postmaster.office import Office, visible
 from postmaster.outbox import Waiting
 from postmaster.posting import REASON_SUFFIX
 from postmaster.registry import compiled, declarations, merge
+from postmaster.settings import load_settings
 
 _DAY: Final = 24 * 3600
 
@@ -31,7 +32,7 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
     """
     office.require()
     now_ns = clock()
-    settings = office.settings()
+    settings = load_settings(office)
     problems: list[str] = []
     registry, inboxes = _registry(office)
     agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]

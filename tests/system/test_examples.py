@@ -37,7 +37,7 @@ def test_story(story: str, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,7 +62,7 @@ def test_shell_script(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     if shutil.which("shellcheck"):
         found = subprocess.run(
-            ["shellcheck", "--external-sources", "--shell=bash", str(script)],
+            ["shellcheck", "--external-sources", str(script)],
             cwd=REPOSITORY,
             capture_output=True,
             text=True,

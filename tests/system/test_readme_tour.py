@@ -57,7 +57,7 @@ def play(steps: list[Step], home: Path) -> list[tuple[Step, str, list[str]]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=180,
+        timeout=280,
         check=False,
     )
     assert list(home.iterdir()) == [], "the tour leaves something behind"

@@ -287,3 +287,16 @@ def test_every_cut_of_a_written_registry_is_seen() -> None:
         assert not written.is_as_written(cut)
         if end >= len(written.HEADER):
             assert written.is_cut_short(cut)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "formats" / "registry.md"
+
+
+def test_the_examples_in_the_documentation_hold(office: Office) -> None:
+    """Both declarations are valid as printed, and the registry is as a merge writes it."""
+    first, second, merged = re.findall(r"```yaml\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    declare(office, "council.yml", first)
+    declare(office, "lab.yml", second)
+    assert problems(office) == []
+    assert written.is_as_written(merged.encode())
+    assert declarations.parse_merged(merged.encode(), office, trusted=False).problems == []

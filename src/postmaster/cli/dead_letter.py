@@ -19,6 +19,7 @@ from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.letter import HEAD_BYTES
 from postmaster.office import Office
 from postmaster.resubmission import Result, Retried
+from postmaster.settings import load_settings
 from postmaster.tracking import Watch
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
@@ -92,7 +93,7 @@ def show(office: Office, name: str, raw: bool, as_json: bool) -> int:
     answer = {"office": office.root, **_row(office, one)}
     content = None
     if one.kind is None:
-        content = reading.load(path, office.settings().max_message_bytes + HEAD_BYTES)
+        content = reading.load(path, load_settings(office).max_message_bytes + HEAD_BYTES)
         answer |= describe_content(content)
     if as_json:
         echo_json(answer)

@@ -16,6 +16,7 @@ from postmaster.letter import HEAD_BYTES
 from postmaster.office import Office, visible
 from postmaster.reading import Message, Moved, Name
 from postmaster.registry import compiled
+from postmaster.settings import load_settings
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 _SHOWN_TEXT = 60
@@ -69,7 +70,7 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: b
         raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
     if raw:
         return copy_out(path)
-    limit = HEAD_BYTES if body else office.settings().max_message_bytes + HEAD_BYTES
+    limit = HEAD_BYTES if body else load_settings(office).max_message_bytes + HEAD_BYTES
     content = reading.load(path, limit)
     if body:
         if content.problem is not None:

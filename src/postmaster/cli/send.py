@@ -18,6 +18,7 @@ from postmaster.decide import Agent, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
 from postmaster.registry import compiled
+from postmaster.settings import load_settings
 from postmaster.submission import Refusal, Submitted
 from postmaster.tracking import Outcome, Watch
 
@@ -80,7 +81,7 @@ def send(
         --subject "nightly build" --body "Please run it." --now
     """
     office.require()
-    settings = office.settings()
+    settings = load_settings(office)
     now_ns = time.time_ns()
     draft = Draft(
         to=composition.recipients(list(to)),
@@ -142,7 +143,7 @@ def reply(
       postmaster reply product-agent@council.internal 5d41402a --type council.vote verdict.md --now
     """
     office.require()
-    settings = office.settings()
+    settings = load_settings(office)
     now_ns = time.time_ns()
     max_bytes, may_repeat = settings.max_message_bytes, sent_at is not None
     with compiled.open_view(office) as registry:
