@@ -59,7 +59,7 @@ install() {
         return
     fi
     say "installing into .venv (once) ..."
-    "$venv/bin/python" -m pip install --quiet "$@"
+    "$venv/bin/python" -m pip install -qq "$@"
     fingerprint >"$stamp"
 }
 

@@ -72,7 +72,7 @@ def test_a_current_environment_is_left_alone(checkout: Path, tmp_path: Path) -> 
     for _ in range(2):
         done = bash(checkout, "make_environment")
         assert done.returncode == 0, done.stderr
-        assert calls.read_text().splitlines() == [f"-m pip install --quiet --editable {checkout}"]
+        assert calls.read_text().splitlines() == [f"-m pip install -qq --editable {checkout}"]
     with (checkout / "pyproject.toml").open("a") as stream:
         stream.write("\n# changed\n")
     assert bash(checkout, "make_environment").returncode == 0
