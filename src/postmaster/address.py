@@ -87,7 +87,27 @@ def matches_type(pattern: str, message_type: str) -> bool:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that `wrong` was most likely meant to be, or None if none is near."""
-    folded = {fold(name): name for name in known}
-    found = difflib.get_close_matches(fold(wrong), folded, n=1, cutoff=0.75)
-    return folded[found[0]] if found else None
+    """Return the one of `known` that `wrong` was most likely meant to be, or None if none is near.
+
+    Two addresses are near if one of their halves is the same and the other nearly is, or if both nearly are: a shared
+    domain alone says nothing, and a wrong hint is worse than none.
+    """
+    best, found = 0.0, None
+    for name in known:
+        score = _likeness(fold(wrong), fold(name))
+        if score > best:
+            best, found = score, name
+    return found
+
+
+def _likeness(wrong: str, name: str) -> float:
+    """Return how alike two names are: 0 if they are not near each other, at most 1."""
+    if wrong == name:
+        return 1.0
+    halves = [(wrong, name)]
+    if "@" in wrong and "@" in name:
+        halves = list(zip(wrong.rsplit("@", 1), name.rsplit("@", 1), strict=True))
+    elif "@" in name:
+        halves = [(wrong, name.rsplit("@", 1)[0])]  # the domain was left out
+    ratios = [difflib.SequenceMatcher(None, left, right).ratio() for left, right in halves]
+    return sum(ratios) / len(ratios) if min(ratios) >= 0.7 else 0.0

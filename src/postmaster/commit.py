@@ -138,7 +138,7 @@ def _publish_one(office: Office, batch: Batch, entry: Entry, publication: Public
             return
         except FileExistsError:  # somebody else made this name since it was chosen
             directory, name = os.path.split(publication.target)
-            publication.target = os.path.join(directory, maildir.free_name(directory, outbox.free_names(name), set()))
+            publication.target = os.path.join(directory, maildir.free_name(directory, name))
             for line in publication.lines:
                 if publication.agent is not None:
                     entry.records[line]["path"] = office.shown(publication.target)
@@ -154,7 +154,7 @@ def _move(office: Office, batch: Batch, entry: Entry) -> None:
             return
         except FileExistsError:
             directory, name = os.path.split(entry.moved_to)
-            entry.moved_to = os.path.join(directory, maildir.free_name(directory, outbox.free_names(name), set()))
+            entry.moved_to = os.path.join(directory, maildir.free_name(directory, name))
             for record in entry.records:
                 if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
                     record["path"] = office.shown(entry.moved_to)

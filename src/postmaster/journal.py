@@ -6,7 +6,7 @@ next one (docs/states.md). Before that nothing of it counts, and what was writte
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster import durable
@@ -45,7 +45,6 @@ class Entry:
 
     Attributes:
         ending: KEEP, REMOVE or MOVE (to `moved_to`, a path).
-        resumed: its number was given in an earlier run.
     """
 
     source: Source
@@ -53,7 +52,6 @@ class Entry:
     publications: list[Publication] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     moved_to: str | None = None
-    resumed: bool = False
 
 
 @dataclass(slots=True)
@@ -102,8 +100,20 @@ def drop(office: Office) -> None:
 
 
 def _encode(batch: Batch) -> bytes:
-    content = {"version": _VERSION, "log": batch.log_position, "entries": [asdict(e) for e in batch.entries]}
+    content = {"version": _VERSION, "log": batch.log_position, "entries": [_plain(one) for one in batch.entries]}
     return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+def _plain(entry: Entry) -> list[Any]:
+    """Return an entry as JSON takes it; `_entry` reads it back."""
+    source = entry.source
+    return [
+        [source.name, source.device, source.inode, source.size, source.mtime_ns],
+        entry.ending,
+        [[one.temporary.path, one.temporary.inode, one.target, one.agent, one.lines] for one in entry.publications],
+        entry.records,
+        entry.moved_to,
+    ]
 
 
 def load(office: Office) -> Batch | None:
@@ -133,16 +143,12 @@ def load(office: Office) -> Batch | None:
         ) from fault
 
 
-def _entry(item: dict[str, Any]) -> Entry:
-    publications = [
-        Publication(Temporary(**found["temporary"]), found["target"], found["agent"], found["lines"])
-        for found in item["publications"]
-    ]
+def _entry(plain: list[Any]) -> Entry:
+    source, ending, publications, records, moved_to = plain
     return Entry(
-        Source(**item["source"]),
-        item["ending"],
-        publications,
-        item["records"],
-        item["moved_to"],
-        item["resumed"],
+        Source(*source),
+        ending,
+        [Publication(Temporary(path, inode), *rest) for path, inode, *rest in publications],
+        records,
+        moved_to,
     )

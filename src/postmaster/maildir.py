@@ -7,11 +7,10 @@ of one.
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from postmaster import durable
+from postmaster import durable, names
 
 TMP: Final = "tmp"
 UNREAD: Final = "unread"
@@ -91,9 +90,9 @@ def temporary_name(number: int, *, hidden: bool = False) -> str:
     return f"{'.' if hidden else ''}{_MARK}{os.getpid()}-{number}"
 
 
-def free_name(directory: str, candidates: Iterator[str], taken: set[str]) -> str:
-    """Return the first of `candidates` that is neither in `directory` nor in `taken`."""
-    return next(name for name in candidates if name not in taken and not os.path.lexists(os.path.join(directory, name)))
+def free_name(directory: str, name: str) -> str:
+    """Return `name`, or the name near it, that nothing in `directory` has."""
+    return next(one for one in names.free_names(name) if not os.path.lexists(os.path.join(directory, one)))
 
 
 def messages(path: str, folder: str) -> list[str]:
@@ -148,10 +147,8 @@ def move_message(path: str, name: str, origin: str, destination: str) -> str:
         FileNotFoundError: there is no such message in `origin`.
         OSError: the mailbox is closed.
     """
-    from postmaster.outbox import free_names
-
     os.makedirs(os.path.join(path, destination), exist_ok=True)
-    for candidate in free_names(name):
+    for candidate in names.free_names(name):
         try:
             durable.rename_new(os.path.join(path, origin, name), os.path.join(path, destination, candidate))
         except FileExistsError:

@@ -9,12 +9,11 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from postmaster import durable
-from postmaster.names import TAKEN, is_mail
+from postmaster.names import TAKEN, free_names, is_mail
 
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link",
@@ -231,16 +230,3 @@ def put_back(outbox: str, name: str) -> None:
         with contextlib.suppress(FileExistsError):
             durable.rename_new(os.path.join(outbox, TAKEN), os.path.join(outbox, candidate))
             return
-
-
-def free_names(name: str, room: int = 255) -> Iterator[str]:
-    """Yield `name`, then ``stem-2.md``, ``stem-3.md``, ...: each at most `room` bytes long (NAME_MAX)."""
-    stem, extension = os.path.splitext(name)
-    if len(os.fsencode(extension)) > 16:
-        stem, extension = name, ""
-    number = 1
-    while True:
-        suffix = f"-{number}{extension}" if number > 1 else extension
-        encoded = os.fsencode(stem)[: room - len(os.fsencode(suffix))]
-        yield (encoded.decode("utf-8", "ignore") if len(os.fsencode(stem)) > len(encoded) else stem) + suffix
-        number += 1

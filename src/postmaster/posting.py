@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from postmaster import delivery_log, durable, journal, maildir, message, outbox, reasons
+from postmaster import delivery_log, durable, journal, maildir, message, names, reasons
 from postmaster.commit import deferral, fault_reason
 from postmaster.decide import Agent, RegistryView, Verdict, decide
 from postmaster.delivery_log import Record
@@ -82,7 +82,7 @@ class Posting:
             known = None  # its `to` was changed in the outbox
         verdicts = self._verdicts(item, known)
         sequence = known.sequence if known is not None and known.sequence is not None else self._next(item)
-        entry = Entry(item.source, journal.REMOVE, resumed=known is not None)
+        entry = Entry(item.source, journal.REMOVE)
         base = {**item.record, "time": delivery_log.timestamp(self._now_ns), "sequence": sequence}
         refused: list[tuple[Verdict, Record]] = []
         deferred: list[tuple[Verdict, Record]] = []
@@ -233,7 +233,7 @@ class Posting:
         """Return a path in `directory` that is free, and keep it for this batch."""
         found = os.path.join(directory, name)
         if found in self._names or os.path.lexists(found):
-            candidates = (os.path.join(directory, one) for one in outbox.free_names(name))
+            candidates = (os.path.join(directory, one) for one in names.free_names(name))
             found = next(path for path in candidates if path not in self._names and not os.path.lexists(path))
         self._names.add(found)
         return found
@@ -267,7 +267,7 @@ class Posting:
     def _dead_name(self, name: str) -> str:
         """Return a free name for a dead letter: the letter's own if it can be."""
         dead = self._office.dead_letter
-        for candidate in outbox.free_names(name, _DEAD_NAME_BYTES):
+        for candidate in names.free_names(name, _DEAD_NAME_BYTES):
             paths = {os.path.join(dead, candidate), os.path.join(dead, candidate + REASON_SUFFIX)}
             if not paths & self._names and not any(os.path.lexists(path) for path in paths):
                 self._names |= paths

@@ -249,7 +249,7 @@ def _place(office: Office, line: Record, target: str) -> Record:
 def _free(office: Office, name: str, taken: set[str]) -> str:
     """Return a name for a letter in the outbox: its own if it can be; and keep it."""
     wanted = name if names.is_mail(name) else f"{name}.md"
-    for candidate in outbox.free_names(wanted):
+    for candidate in names.free_names(wanted):
         if candidate not in taken and not os.path.lexists(os.path.join(office.outbox, candidate)):
             taken.add(candidate)
             return candidate
