@@ -10,10 +10,10 @@ from typing import Any, Final
 import yaml
 from frontmatter.default_handlers import YAMLHandler
 
-from postmaster import message
+from postmaster import message, times
 from postmaster.decide import brief, quoted
 from postmaster.errors import BadData, UsageProblem
-from postmaster.message import Refused
+from postmaster.header import Refused
 
 RESERVED: Final = (*message.REQUIRED, "sent_at", "in_reply_to", *message.OURS)
 
@@ -93,7 +93,7 @@ def without_lines(detail: str) -> str:
 
 def new_flow(now_ns: int) -> str:
     """Return a fresh `correlation_id`."""
-    return f"flow-{message.compact_time(now_ns)}-{secrets.token_hex(4)}"
+    return f"flow-{times.compact_time(now_ns)}-{secrets.token_hex(4)}"
 
 
 def own_fields(given: list[str]) -> dict[str, str]:

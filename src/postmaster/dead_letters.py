@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from postmaster import delivery_log, message, outbox, reading
+from postmaster import message, outbox, reading, times
 from postmaster.decide import quoted
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
@@ -47,7 +47,7 @@ class DeadLetter:
     @property
     def time(self) -> str:
         """When it died; without a reason file, when it was last changed."""
-        return self.text("time") or delivery_log.timestamp(max(self.mtime_ns, 0))
+        return self.text("time") or times.timestamp(max(self.mtime_ns, 0))
 
     def text(self, key: str) -> str | None:
         """Return one text of the reason file."""

@@ -4,9 +4,9 @@ The order of the checks is the order of the table in docs/routing.md: recipient 
 accepted, not a duplicate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from postmaster import address, reasons
 
@@ -60,7 +60,7 @@ class Envelope:
     """The fields of a readable message that routing looks at. Texts are as the sender typed them."""
 
     id: str
-    fingerprint: str  # equal for identical messages: same body, same header fields as the sender wrote them
+    fields: Mapping[str, Any]  # all that the sender wrote in the header
     to: tuple[str, ...]
     sender: str
     type: str

@@ -9,7 +9,6 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import IO, Any, Final
 
 from postmaster import durable
@@ -35,23 +34,17 @@ KEYS: Final = (
     "status",
     "detail",
 )
-_ORDER: Final = {key: place for place, key in enumerate(KEYS)}
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _NAME: Final = re.compile(r"delivery-log.*\.jsonl(\.\d+|-\d+)?(\.gz|\.zst)?")
 
 Record = dict[str, Any]
 DAMAGE: Final = (OSError, EOFError, zlib.error)  # what reading a damaged or closed log file raises
 
 
-def timestamp(time_ns: int) -> str:
-    """Return a time as the log writes it: RFC 3339, UTC, microseconds."""
-    moment = datetime.fromtimestamp(time_ns // 10**9, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ns // 1000 % 10**6:06d}Z"
-
-
 def encode(record: Record) -> bytes:
     """Return the line for `record`: compact ASCII JSON, keys in the log's order, absent ones left out."""
-    ordered = {key: record[key] for key in sorted(record, key=_ORDER.__getitem__) if record[key] is not None}
-    return json.dumps(ordered, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    ordered = {key: record[key] for key in KEYS if record.get(key) is not None}
+    return _JSON.encode(ordered).encode("ascii") + b"\n"
 
 
 def decode(line: bytes) -> Record | None:
@@ -67,7 +60,7 @@ def _is_ours(record: Record) -> bool:
     """Tell whether a record has the form of ours: text in every field, a whole number as `sequence`."""
     if "time" not in record or "action" not in record:
         return False
-    return all(type(value) is (int if key == "sequence" else str) for key, value in record.items() if key in _ORDER)
+    return all(type(value) is (int if key == "sequence" else str) for key, value in record.items() if key in KEYS)
 
 
 def append(office: Office, lines: Sequence[bytes]) -> None:

@@ -17,6 +17,7 @@ from postmaster import delivery_log, durable, message, reasons
 from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
+from postmaster.header import Refused
 from postmaster.maildir import READ
 from postmaster.office import Office
 
@@ -136,8 +137,11 @@ def _apply_open(record: Record, action: str, sequence: int | None, open_items: d
 
 def letter_key(record: Record) -> bytes:
     """Return what two log lines about the same text from the same sender have in common."""
-    fields = (record.get(key) for key in ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to"))
-    text = "\0".join("" if value is None else str(value) for value in fields)
+    get = record.get
+    text = (
+        f"{get('id', '')}\0{get('correlation_id', '')}\0{get('from', '')}\0{get('type', '')}\0{get('subject', '')}\0"
+        f"{get('sent_at', '')}\0{get('in_reply_to', '')}"
+    )
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
 
 
@@ -164,7 +168,8 @@ class History:
         self._recent = _State()
         self._open: dict[str, OpenItem] = {}
         self._segments: dict[str, tuple[int, str]] = {}
-        self._given: dict[bytes, dict[str, str]] = {}
+        self._keyed: tuple[Envelope | None, bytes] = (None, b"")
+        self._given: dict[bytes, list[tuple[Envelope, str]]] = {}
         try:
             self._load()
         except (sqlite3.DatabaseError, ValueError, TypeError):
@@ -187,39 +192,45 @@ class History:
 
     def earlier(self, envelope: Envelope, agent_id: str) -> str | None:
         """Return where the identical message that this agent was given before is, or was."""
-        key = _sent_key(envelope_key(envelope), agent_id)
-        for fingerprint, where in self._given.get(key, {}).items():
-            if fingerprint == envelope.fingerprint:
+        key = _sent_key(self._key(envelope), agent_id)
+        for given, where in self._given.get(key, ()):
+            if given.fields == envelope.fields:
                 return where
         paths = list(self._recent.sent.get(key, ()))
         paths.extend(row[0] for row in self._ask("SELECT path FROM sent WHERE key = ?", key))
         for path in paths:
-            if self._fingerprint(path) in (None, envelope.fingerprint):
+            fields = self._delivered_fields(path)
+            if fields is None or fields == envelope.fields:
                 return path or "an earlier message"
         return None
 
-    def open_item(self, file: str, key: bytes) -> OpenItem | None:
-        """Return what the log says of a letter that is still in the outbox."""
-        return self._open.get(item_key(file, key))
+    def open_item(self, record: Record) -> OpenItem | None:
+        """Return what the log says of the letter that `record` tells of, if it is still in the outbox."""
+        return self._open.get(item_key(record["file"], letter_key(record))) if self._open else None
+
+    def _key(self, envelope: Envelope) -> bytes:
+        """Return `envelope_key`, which is asked for several times running."""
+        if self._keyed[0] is not envelope:
+            self._keyed = (envelope, envelope_key(envelope))
+        return self._keyed[1]
 
     @property
     def open_items(self) -> Mapping[str, OpenItem]:
         """The letters that are in the outbox and in the log, by their `item_key`."""
         return self._open
 
-    def _fingerprint(self, path: str) -> str | None:
-        """Return the fingerprint of a delivered message, unread or read by now; None if it is gone."""
+    def _delivered_fields(self, path: str) -> dict[str, Any] | None:
+        """Return the sender's fields of a delivered message, unread or read by now; None if it is gone."""
         absolute = os.path.join(self._office.root, path)
         directory, name = os.path.split(absolute)
         for candidate in (absolute, os.path.join(os.path.dirname(directory), READ, name)):
             try:
                 with open(candidate, "rb") as stream:
-                    raw = stream.read()
-                start, end, body = message.split(raw)
-                header = message.read_header(raw, start, end, body)
-            except (OSError, message.Refused):
+                    raw = stream.read(message.HEAD_BYTES)
+                start, end, body = message.split(raw, complete=False)
+                return message.read_header(raw, start, end, body).fields
+            except (OSError, Refused):
                 continue
-            return message.fingerprint(header, message.body_id(memoryview(raw)[body:]))
         return None
 
     def _ask(self, query: str, *values: object) -> list[Any]:
@@ -236,8 +247,8 @@ class History:
 
     def expect(self, envelope: Envelope, agent_id: str, where: str) -> None:
         """Remember a message that the batch in hand is to deliver, until `forget`."""
-        key = _sent_key(envelope_key(envelope), agent_id)
-        self._given.setdefault(key, {}).setdefault(envelope.fingerprint, where)
+        key = _sent_key(self._key(envelope), agent_id)
+        self._given.setdefault(key, []).append((envelope, where))
 
     def forget(self) -> None:
         """Forget what was expected: the batch is in the log by now, or given up."""
@@ -350,8 +361,8 @@ def envelope_key(envelope: Envelope) -> bytes:
             "from": envelope.sender,
             "type": envelope.type,
             "subject": envelope.subject,
-            "sent_at": envelope.sent_at,
-            "in_reply_to": envelope.in_reply_to,
+            "sent_at": envelope.sent_at or "",
+            "in_reply_to": envelope.in_reply_to or "",
         }
     )
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
 
-from postmaster import history, letter, message
-from postmaster.message import Refused
+from postmaster import history, message
+from postmaster.header import Refused
 
 _NAMED: Final = re.compile(r".*Z-(\d{6,})-([0-9a-f]{32})(?:-\d+)?\.md")
 _CHUNK: Final = 1 << 20
@@ -80,13 +80,13 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
     found = Inspected()
     try:
         head = _head(descriptor)
-        complete = len(head) < letter.HEAD_BYTES
+        complete = len(head) < message.HEAD_BYTES
         try:
             start, end, body = message.split(head, complete=complete)
             if ours:
                 found.fields = message.all_fields(head, start, end)
             else:
-                found.fields = message.readable(message.read_header(head, start, end, body))
+                found.fields = message.examine(message.read_header(head, start, end, body)).readable
         except Refused as fault:
             found.faults.append(f"its header cannot be read: {fault.detail}")
             if not ours:
@@ -111,7 +111,7 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
 def _head(descriptor: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while size < letter.HEAD_BYTES and (part := os.read(descriptor, letter.HEAD_BYTES - size)):
+    while size < message.HEAD_BYTES and (part := os.read(descriptor, message.HEAD_BYTES - size)):
         parts.append(part)
         size += len(part)
     return b"".join(parts)

@@ -5,15 +5,14 @@ what the log will say of it.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from postmaster import message
 from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
-from postmaster.message import Header, Refused
+from postmaster.header import Refused
+from postmaster.message import Header
 from postmaster.outbox import Letter, Source, Special, Unreadable, Waiting, is_young
-
-HEAD_BYTES: Final = message.MAX_HEADER_BYTES + 64  # enough of a file to read the largest header
+from postmaster.times import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +84,18 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
     except Refused as fault:
         refusal = ("too-large", size) if letter.too_large else (fault.reason, fault.detail)
         return _refused(source, file, *refusal)
-    found = message.readable(header)
+    examined = message.examine(header)
+    found = examined.readable
     message_id = None if letter.too_large else message.body_id(memoryview(raw)[body:])
-    time_ns = message.parse_time(found["sent_at"]) if "sent_at" in found else source.mtime_ns
-    record: Record = {"file": file, "id": message_id, **found}
+    time_ns = parse_time(found["sent_at"]) if "sent_at" in found else source.mtime_ns
+    record: Record = {"file": file, **found}
+    if message_id is not None:
+        record["id"] = message_id
     notes = "overridden: " + ", ".join(header.overridden) if header.overridden else None
     item = Item(source, time_ns, record, raw, body, header, notes=notes)
     if message_id is None:
         return replace(item, refusal=("too-large", size))
     try:
-        return replace(item, envelope=message.envelope(header, message_id))
+        return replace(item, envelope=message.envelope(header, message_id, examined))
     except Refused as fault:
         return replace(item, refusal=(fault.reason, fault.detail))

@@ -125,8 +125,8 @@ def read(
                 return Waiting(name, "it has a second hard link; its writer may be about to unlink that")
             return Special(source, "a file with a second hard link")
         too_large = seen.st_size > max_bytes
-        raw = _read(descriptor, head_bytes if too_large else max_bytes + 1)
-        if len(raw) > max_bytes or (not too_large and len(raw) != seen.st_size):
+        raw = _read(descriptor, head_bytes if too_large else max_bytes + 1, seen.st_size)
+        if not too_large and len(raw) != seen.st_size:
             return Waiting(name, "it grew while it was read")
         return Letter(source, raw, too_large)
     except OSError as fault:
@@ -150,12 +150,16 @@ def _held_for_writing(descriptor: int) -> bool:
     return False
 
 
-def _read(descriptor: int, limit: int) -> bytes:
-    parts: list[bytes] = []
+def _read(descriptor: int, limit: int, expected: int) -> bytes:
+    """Read at most `limit` bytes; one read(2) if the file has the `expected` size still."""
+    first = os.read(descriptor, min(limit, expected + 1))
+    if len(first) == expected or len(first) == limit or not first:
+        return first
+    parts, limit = [first], limit - len(first)
     while limit > 0 and (part := os.read(descriptor, min(limit, 1 << 20))):
         parts.append(part)
         limit -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 def is_same(source: Source, seen: os.stat_result) -> bool:
@@ -176,8 +180,6 @@ def take(outbox: str, source: Source) -> None:
     """
     name, taken = os.path.join(outbox, source.name), os.path.join(outbox, TAKEN)
     try:
-        if not is_same(source, os.lstat(name)):
-            return
         durable.rename_new(name, taken)
     except FileNotFoundError:
         return

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from postmaster import delivery_log, durable, journal, maildir, message, names, reasons
+from postmaster import durable, journal, maildir, message, names, reasons, times
 from postmaster.commit import deferral, fault_reason
 from postmaster.decide import Agent, RegistryView, Verdict, decide
 from postmaster.delivery_log import Record
-from postmaster.history import History, OpenItem, letter_key
+from postmaster.history import History, OpenItem
 from postmaster.journal import Entry, Publication
 from postmaster.letter import Item
 from postmaster.maildir import Temporary
@@ -77,13 +77,13 @@ class Posting:
 
     def post(self, item: Item) -> Entry:
         """Make one letter ready."""
-        known = self._history.open_item(item.record["file"], letter_key(item.record))
+        known = self._history.open_item(item.record)
         if known is not None and item.envelope is not None and not known.names_any(item.envelope.to):
             known = None  # its `to` was changed in the outbox
         verdicts = self._verdicts(item, known)
         sequence = known.sequence if known is not None and known.sequence is not None else self._next(item)
         entry = Entry(item.source, journal.REMOVE)
-        base = {**item.record, "time": delivery_log.timestamp(self._now_ns), "sequence": sequence}
+        base = {**item.record, "time": times.timestamp(self._now_ns), "sequence": sequence}
         refused: list[tuple[Verdict, Record]] = []
         deferred: list[tuple[Verdict, Record]] = []
         for verdict in verdicts:
@@ -180,7 +180,7 @@ class Posting:
         assert item.header is not None and item.envelope is not None and sequence is not None
         unread = os.path.join(agent.inbox, maildir.UNREAD)
         content = message.compose(item.header, item.envelope.id, sequence, memoryview(item.raw)[item.body :])
-        stem = f"{message.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
+        stem = f"{times.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
         if resumed is not None and (there := _already_there(agent.inbox, stem, content)) is not None:
             record["path"] = self._office.shown(there)
             entry.records.append(record)
@@ -279,7 +279,7 @@ class Posting:
         waiting = known.waits_for(verdict.recipient, verdict.agent.id if verdict.agent else None) if known else None
         if waiting is None:
             return None
-        since = message.parse_time(waiting[1])
+        since = times.parse_time(waiting[1])
         if self._now_ns - since < self._settings.expire_after_seconds * 10**9:
             return None
         return replace(verdict, reason="expired", detail=f"waiting since {waiting[1]}: {verdict.detail}")

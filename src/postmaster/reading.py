@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postmaster import address, delivery_log, letter, maildir, message, outbox
+from postmaster import address, delivery_log, maildir, message, outbox, times
 from postmaster.decide import Agent, RegistryView, quoted
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, DiskFault
-from postmaster.message import Refused
+from postmaster.header import Refused
 from postmaster.office import Office, visible
 
 READ: Final = "read"  # the log's `action` for a message moved to read/
@@ -122,9 +122,9 @@ def chunks(path: str, start: int = 0) -> Iterator[bytes]:
             yield part
 
 
-def load(path: str, limit: int = letter.HEAD_BYTES) -> Message:
+def load(path: str, limit: int = message.HEAD_BYTES) -> Message:
     """Read a message; of its bytes the first `limit`, which are enough for the header. Raises as `open_regular`."""
-    raw, size = read_bytes(path, max(limit, letter.HEAD_BYTES))
+    raw, size = read_bytes(path, max(limit, message.HEAD_BYTES))
     try:
         start, end, body = message.split(raw, complete=size <= len(raw))
         return Message(raw, size, message.all_fields(raw, start, end), body)
@@ -193,7 +193,7 @@ def newest(inbox: str, found: Sequence[Name], limit: int) -> list[Name]:
             mtime_ns = os.lstat(os.path.join(inbox, item.folder, item.name)).st_mtime_ns
         except OSError:
             mtime_ns = 0
-        return message.compact_time(mtime_ns), 0, item.name
+        return times.compact_time(mtime_ns), 0, item.name
 
     return heapq.nlargest(limit or len(found), found, key=age)
 
@@ -295,7 +295,7 @@ def move(
     target = office.shown(os.path.join(agent.inbox, destination, name))
     record = {
         **_log_fields(agent, content),
-        "time": delivery_log.timestamp(clock()),
+        "time": times.timestamp(clock()),
         "action": READ if destination == maildir.READ else UNREAD,
         "agent": agent.id,
         "path": target,
@@ -313,7 +313,7 @@ def _log_fields(agent: Agent, content: Message) -> Record:
         return {}
     start, end, body = message.split(content.raw, complete=content.size <= len(content.raw))
     try:
-        found: Record = dict(message.readable(message.read_header(content.raw, start, end, body)))
+        found: Record = message.examine(message.read_header(content.raw, start, end, body)).readable
     except Refused:
         return {}
     reached = own_address(agent, content.to)

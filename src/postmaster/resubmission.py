@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from postmaster import commit, dead_letters, delivery_log, durable, letter, names, outbox, reasons
+from postmaster import commit, dead_letters, delivery_log, durable, letter, message, names, outbox, reasons, times
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
@@ -118,7 +118,7 @@ def retry(
         else:
             wanted = [one for one in letters if reason is None or one.text("reason") == reason]
         now_ns = clock()
-        result = Result(delivery_log.position(office), delivery_log.timestamp(now_ns))
+        result = Result(delivery_log.position(office), times.timestamp(now_ns))
         _prepare_all(office, settings, wanted, result, now_ns, ALLOW_DUPLICATE if allow_duplicate else None)
         if result.left and by_name:
             raise BadData("\n".join([*(f"{name}: {why}" for name, why in result.left), "nothing was retried"]))
@@ -144,7 +144,7 @@ def _prepare_all(
             result.left.append((dead.shown, str(fault)))
             continue
         target = _free(office, dead.name, taken)
-        time_ = delivery_log.timestamp(now_ns)
+        time_ = times.timestamp(now_ns)
         reason = candidate.old.get("reason")
         full = [
             _place(office, {**line, "time": time_, "action": RETRIED, "reason": reason, "detail": detail}, target)
@@ -159,7 +159,7 @@ def _candidate(office: Office, settings: Settings, dead: DeadLetter, past: "_Pas
         office.dead_letter,
         dead.name,
         max_bytes=settings.max_message_bytes,
-        head_bytes=letter.HEAD_BYTES,
+        head_bytes=message.HEAD_BYTES,
         settle_seconds=0,
         now_ns=now_ns,
     )

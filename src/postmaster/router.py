@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from postmaster import commit, delivery_log, journal, letter, outbox, reasons
+from postmaster import commit, delivery_log, journal, letter, message, outbox, reasons
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.history import History
@@ -196,7 +196,7 @@ class _Pass:
             self._office.outbox,
             name,
             max_bytes=self._settings.max_message_bytes,
-            head_bytes=letter.HEAD_BYTES,
+            head_bytes=message.HEAD_BYTES,
             settle_seconds=self._settings.settle_seconds,
             now_ns=now_ns,
         )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from postmaster import delivery_log, letter, maildir, message, names, outbox
+from postmaster import letter, maildir, message, names, outbox, times
 from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.history import History
 from postmaster.office import Office, visible
@@ -44,7 +44,7 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
     return {
         "office": office.root,
         "name": settings.name,
-        "last_run": delivery_log.timestamp(int(last * 1e9)) if last is not None else None,
+        "last_run": times.timestamp(int(last * 1e9)) if last is not None else None,
         "last_run_age_seconds": max(0, now_ns // 10**9 - int(last)) if last is not None else None,
         "unfinished_run": os.path.lexists(office.journal),
         "registry": registry,
@@ -162,7 +162,7 @@ def _oldest(agents: list[Answer], now_ns: int) -> Answer | None:
 
 
 def _age(since_ns: int, now_ns: int) -> Answer:
-    return {"since": delivery_log.timestamp(since_ns), "age_seconds": max(0, (now_ns - since_ns) // 10**9)}
+    return {"since": times.timestamp(since_ns), "age_seconds": max(0, (now_ns - since_ns) // 10**9)}
 
 
 # -- the outbox ----------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _outbox(office: Office, max_bytes: int, settle_seconds: int, now_ns: int, pr
 
 def _held_back(office: Office, name: str, max_bytes: int, settle_seconds: int, now_ns: int) -> str | None:
     """Return why the router would leave a letter alone for now. A settled one (`max_bytes` 0) is not read."""
-    head = letter.HEAD_BYTES if max_bytes else 0
+    head = message.HEAD_BYTES if max_bytes else 0
     reading = outbox.read(
         office.outbox, name, max_bytes=max_bytes, head_bytes=head, settle_seconds=settle_seconds, now_ns=now_ns
     )
@@ -231,7 +231,7 @@ def _deferred(office: Office, waiting: set[str], now_ns: int, problems: list[str
         for (recipient, agent), (reason, since) in item.pending.items():
             age: Answer = {"since": since, "age_seconds": None}
             with contextlib.suppress(ValueError):
-                age = _age(message.parse_time(since), now_ns)
+                age = _age(times.parse_time(since), now_ns)
             found.append({"file": file, "to": recipient, "agent": agent or None, "reason": reason or None, **age})
     history.close()
     return sorted(found, key=lambda one: (one["since"], one["file"], one["to"]))

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from postmaster import address, delivery_log, durable, message, reasons
+from postmaster import address, delivery_log, durable, message, reasons, times
 from postmaster.composition import Draft, compose, without_lines
 from postmaster.decide import Agent, Envelope, RegistryView, Verdict, brief, decide, quoted
 from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
+from postmaster.header import Refused
 from postmaster.history import History
-from postmaster.message import Refused
 from postmaster.office import Office
 
 _TEMPORARY: Final = re.compile(r"\.send-(\d+)-[0-9a-f]+\.tmp")
@@ -176,7 +176,7 @@ def put(office: Office, raw: bytes, now_ns: int) -> str:
 
 def _publish(office: Office, temporary: str, now_ns: int) -> str:
     for attempt in range(_ATTEMPTS):
-        name = f"{message.compact_time(now_ns)}-{secrets.token_hex(4)}.md"
+        name = f"{times.compact_time(now_ns)}-{secrets.token_hex(4)}.md"
         try:
             durable.rename_new(temporary, os.path.join(office.outbox, name))
             return name

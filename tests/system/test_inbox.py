@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import time
 from typing import Any
 
@@ -189,8 +190,7 @@ def test_read_forms(lab: Box) -> None:
     lab.drop("a.md", letter(body=body, subject='"a\\e[0m"'))
     lab.route()
     (mail,) = lab.unread(BUILDER)
-    command = [*lab.command("read", BUILDER, mail.name)]
-    import subprocess
+    command = lab.command("read", BUILDER, mail.name)
 
     def output(*more: str) -> bytes:
         return subprocess.run([*command, *more], capture_output=True, check=True, env=lab.environment()).stdout

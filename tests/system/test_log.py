@@ -251,3 +251,21 @@ def test_a_closed_pipe_is_no_error(posted: Box) -> None:
     )
     assert done.stdout.count(b"\n") == 1
     assert done.stderr == b""
+
+
+def test_a_closed_stdout_and_a_poor_encoding_are_no_error(posted: Box) -> None:
+    """Every listing can be run with stdout closed, and where a character cannot be written."""
+    posted.drop("gr.md", letter(subject="Größe", body="x\n"))
+    posted.route()
+    for command in ("log", "status", "verify", "cron"):
+        script = '"$@" >&-'
+        done = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", *posted.command(command)],
+            capture_output=True,
+            env=posted.environment(),
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b""), command
+    done = posted.run("log", env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Gr\\xf6\\xdfe" in done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import LAB, Box, header, letter, md5
+from support import LAB, Box, header, letter, md5, obeying_permissions, permissions_count
 
 BUILDER, CHECKER, CONDUCTOR = "builder@lab.internal", "checker@lab.internal", "conductor@lab.internal"
 SENT_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.md")
@@ -132,9 +132,7 @@ def test_own_header_fields(lab: Box) -> None:
     assert (fields["priority"], fields["x-note"], fields["empty"]) == ("high", "a=b: #c", "")
 
 
-@pytest.mark.parametrize(
-    "bad", ["to=x", "ID=1", "sequence=5", "sent_at=x", "novalue", "=x", "a b=c", "a\nb=c", "x=1\0"[:2]]
-)
+@pytest.mark.parametrize("bad", ["to=x", "ID=1", "sequence=5", "sent_at=x", "novalue", "=x", "a b=c", "a\nb=c"])
 def test_bad_header_option(lab: Box, bad: str) -> None:
     """Fields with an option of their own, Postmaster's own and what is no KEY=VALUE are wrong use."""
     send(lab, "--header", bad, "--body", "x", check=64)
@@ -312,7 +310,7 @@ def test_too_large(lab: Box) -> None:
 
 
 def test_duplicate_is_told(lab: Box) -> None:
-    """The same letter with the same sent_at was given before: the sender hears of it; another time is another letter."""
+    """The sender hears that the same letter, sent_at too, was given before; another time is another letter."""
     for_all = {"correlation": "run-1", "sent_at": "2026-03-04T10:00:00Z"}
     send(lab, "--now", "--body", "ok", **for_all)
     assert "duplicate (5.5.0): identical to inboxes/" in send(lab, "--body", "ok", check=65, **for_all).stderr
@@ -404,9 +402,15 @@ def test_stale_private_files_are_cleared(lab: Box) -> None:
 
 
 def test_closed_outbox(lab: Box) -> None:
-    """An outbox that is no directory we can write to: an error, no litter."""
-    (lab.root / "outbox").rmdir()
-    send(lab, "--body", "x", check=78)
+    """An outbox that cannot be written to: exit 73, no litter."""
+    if not permissions_count(lab):
+        pytest.skip("permissions do not count here")
+    (lab.root / "outbox").chmod(0o555)
+    done = lab.run("send", *options(), "--body", "x", prefix=obeying_permissions())
+    (lab.root / "outbox").chmod(0o755)
+    assert done.returncode == 73
+    assert "nothing was sent" in done.stderr
+    assert lab.outbox() == []
 
 
 def test_many_senders_at_once(lab: Box) -> None:
@@ -462,8 +466,6 @@ def test_reply(asked: Box) -> None:
 
 def test_reply_from_the_alias_where_it_is_accepted(asked: Box) -> None:
     """The answer comes from the address that was written to, if that may write back."""
-    allowed = EMITTING.replace("accepts_from: [builder@lab.internal, checker", "accepts_from: [mason@lab.internal, ch")
-    asked.declare("lab", allowed.replace("checker@lab.internal]\n    emits", "checker@lab.internal]\n    emits", 1))
     asked.declare("lab", EMITTING.replace("[builder@lab.internal, checker@lab.internal]", '["*"]'))
     asked.merge()
     (question,) = asked.unread("lab.builder")

@@ -80,6 +80,8 @@ def cli(ctx: click.Context, root: str | None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command; return its exit code (sysexits.h). Every error of ours ends in one message on stderr."""
+    _prepare_streams()
+    stdout = sys.stdout
     try:
         result: Any = cli.main(args=arguments, prog_name="postmaster", standalone_mode=False)
         sys.stdout.flush()
@@ -97,6 +99,12 @@ def run(arguments: list[str]) -> int:
     except PostmasterError as fault:
         say(str(fault))
         return fault.exit_code
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        # Click ends so when it meets EPIPE, whatever it was told; it has put a wrapper in place of stdout.
+        _silence_stdout()
+        return 141
     except BrokenPipeError:
         _silence_stdout()
         return 141  # 128 + SIGPIPE, as the shell says of `yes | head`
@@ -105,6 +113,16 @@ def run(arguments: list[str]) -> int:
         return 74
     except KeyboardInterrupt:
         return 130
+
+
+def _prepare_streams() -> None:
+    """Make sure that no text is too odd to be said: closed streams, and encodings that lack a character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _silence_stdout() -> None:

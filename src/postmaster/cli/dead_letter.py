@@ -16,7 +16,7 @@ from postmaster.cli.send import describe_outcome, explain, outcome_lines
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import brief, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem
-from postmaster.letter import HEAD_BYTES
+from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
 from postmaster.resubmission import Result, Retried
 from postmaster.settings import load_settings

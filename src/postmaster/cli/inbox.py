@@ -12,7 +12,7 @@ from postmaster.cli.answers import echo_json
 from postmaster.cli.route import printable
 from postmaster.decide import Agent
 from postmaster.errors import BadData, UsageProblem
-from postmaster.letter import HEAD_BYTES
+from postmaster.message import HEAD_BYTES
 from postmaster.office import Office, visible
 from postmaster.reading import Message, Moved, Name
 from postmaster.registry import compiled

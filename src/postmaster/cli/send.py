@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from postmaster import composition, delivery_log, maildir, message, reading, router, submission
+from postmaster import composition, maildir, message, reading, router, submission, times
 from postmaster.address import is_mailbox
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import say
@@ -89,7 +89,7 @@ def send(
         type=message_type,
         subject=subject,
         correlation_id=composition.new_flow(now_ns) if correlation is None else correlation,
-        sent_at=delivery_log.timestamp(now_ns) if sent_at is None else sent_at,
+        sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
         in_reply_to=reply_to,
         headers=composition.own_fields(list(headers)),
         body=_body(file, text, settings.max_message_bytes),
@@ -161,7 +161,7 @@ def reply(
             type=message_type,
             subject=composition.reply_subject(original.text("subject") or "") if subject is None else subject,
             correlation_id=flow,
-            sent_at=delivery_log.timestamp(now_ns) if sent_at is None else sent_at,
+            sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
             in_reply_to=message_id,
             headers=composition.own_fields(list(headers)),
             body=_body(file, text, settings.max_message_bytes),

@@ -57,7 +57,7 @@ def edges(entries: Sequence[Entry]) -> list[Edge]:
 
 def _edges_to(entry: Entry, message_type: str, to: str, view: EntriesView) -> list[Edge]:
     envelope = Envelope(
-        id="", fingerprint="", to=(to,), sender=entry["address"], type=message_type, subject="", correlation_id=""
+        id="", fields={}, to=(to,), sender=entry["address"], type=message_type, subject="", correlation_id=""
     )
     return [
         Edge(

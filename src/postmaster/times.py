@@ -1,0 +1,55 @@
+"""Times as text: RFC 3339, as senders and the log write it, and the compact form in file names. Pure.
+
+A time is an integer: nanoseconds since 1970-01-01T00:00:00Z.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+# RFC 3339 section 5.6, and its note that a space may stand for the `T`; the offset may be left out (UTC).
+_RFC3339: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@lru_cache(maxsize=256)
+def parse_time(text: str) -> int:
+    """Return an RFC 3339 time (no offset: UTC) as nanoseconds since the epoch.
+
+    Raises:
+        ValueError: it is none, or there is no such day or hour. A leap second (:60) is none here.
+    """
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise ValueError("not an RFC 3339 time such as 2026-03-04T10:00:00Z")
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    fraction, offset = match.group(7), match.group(8)
+    try:
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        if offset and offset not in "Zz":
+            hours, minutes = int(offset[1:3]), int(offset[4:6])
+            if hours > 23 or minutes > 59:  # RFC 3339 section 5.6
+                raise OverflowError
+            shift = timedelta(hours=hours, minutes=minutes)
+            moment = moment + shift if offset[0] == "-" else moment - shift
+        since = moment - _EPOCH
+    except (OverflowError, ValueError) as fault:
+        raise ValueError("not a time that exists") from fault
+    return (since.days * 86400 + since.seconds) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
+
+
+@lru_cache(maxsize=256)
+def compact_time(time_ns: int) -> str:
+    """Return a time as it stands in a delivered file's name: ``20260304T100000Z``."""
+    seconds = min(max(time_ns // 10**9, -62135596800), 253402300799)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment.year:04d}{moment.month:02d}{moment.day:02d}T{moment:%H%M%S}Z"
+
+
+def timestamp(time_ns: int) -> str:
+    """Return a time as the log writes it: RFC 3339, UTC, microseconds."""
+    moment = datetime.fromtimestamp(time_ns // 10**9, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ns // 1000 % 10**6:06d}Z"
