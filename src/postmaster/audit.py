@@ -6,33 +6,30 @@ finds differences while anything moves is done again, and only what both saw is 
 """
 
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
-from postmaster import commit, delivery_log, inspection, journal, ledger, maildir, names
-from postmaster.errors import ConfigurationFault, DiskFault
+from postmaster import commit, delivery_log, inspection, journal, ledger, names
+from postmaster.errors import DiskFault
 from postmaster.inspection import Inspected
+from postmaster.inventory import File, Findings, Inventory, Mailbox, home_of
 from postmaster.ledger import At, Copy, Dead, Difference, Letter
 from postmaster.office import Office, visible
 from postmaster.posting import REASON_SUFFIX
-from postmaster.registry import compiled
 
 FIELDS: Final = ("id", "sequence", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _ATTEMPTS: Final = 3
+_COUNTED: Final = (
+    *("letters", "copies", "unread", "read", "dead", "waiting"),
+    *("elsewhere", "missing", "unlogged", "hashed"),
+)
 _PUT_BACK: Final = "put back what the log line says, or restore it from a backup"
 
 
-@dataclass(slots=True)
-class Audit:
+class Audit(Findings):
     """What an audit found. `counts` are those of the sum (`total`)."""
-
-    root: str
-    differences: list[Difference] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
 
     def total(self) -> str:
         """Return the sum in words: what came in, and where it is."""
@@ -48,28 +45,6 @@ class Audit:
         return text + (f": {', '.join(odd)}" if odd else "")
 
 
-@dataclass(slots=True)
-class _Mailbox:
-    """A mailbox on disk; `agent` is empty if it is nobody's in the registry."""
-
-    path: str
-    agent: str
-
-
-@dataclass(slots=True)
-class _File:
-    """A file in a mailbox, inspected."""
-
-    mailbox: _Mailbox
-    shown: str
-    name: str
-    seen: Inspected
-
-    @property
-    def letter(self) -> Letter | None:
-        return (self.seen.key, self.seen.sequence) if self.seen.key is not None else None
-
-
 def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Audit:
     """Audit an office.
 
@@ -79,15 +54,20 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
     office.require()
     position = delivery_log.position(office)
     found = _Auditor(office).audit()
-    for _ in range(_ATTEMPTS - 1):
-        if not found.differences or _is_quiet(office, position):
-            return found
-        pause(0.5)
+    for attempt in range(1, _ATTEMPTS):
+        quiet = _is_quiet(office, position)
+        if not found.differences or (quiet and attempt > 1):
+            break  # a receiver's rename shows nowhere, so that what differs is always looked at twice
+        if not quiet:
+            pause(0.5)
         position = delivery_log.position(office)
         before = {(one.kind, one.place) for one in found.differences}
         found = _Auditor(office).audit()
         found.differences = [one for one in found.differences if (one.kind, one.place) in before]
-        found.notes.append("mail moved while it was audited; only what two audits saw is told")
+        if not quiet:
+            found.note(
+                "mail moved while it was audited; only what two audits saw is told, and the sum is not of one moment"
+            )
     return found
 
 
@@ -99,15 +79,14 @@ def _is_quiet(office: Office, position: tuple[int, int]) -> bool:
 class _Auditor:
     def __init__(self, office: Office) -> None:
         self._office = office
-        self._report = Audit(office.root)
-        self._counts = dict.fromkeys(
-            ("letters", "copies", "unread", "read", "dead", "waiting", "elsewhere", "missing", "unlogged", "hashed"), 0
-        )
+        self._report = Audit()
+        self._counts = self._report.counts = dict.fromkeys(_COUNTED, 0)
         self._ledger = ledger.Ledger(office)
         self._unfinished: set[str] = set()  # paths of a batch that the next run ends
+        self._inventory = Inventory(office, self._report, self._unfinished)
         self._expected: dict[tuple[str, str], list[Copy]] = {}  # by mailbox and base name
         self._edited: list[tuple[At, str, Inspected]] = []  # (log line, path, file) that do not agree
-        self._alone: list[_File] = []  # without a log line
+        self._alone: list[File] = []  # without a log line
         self._held_back: set[str] = set()  # names under which dead letters were to be in the outbox again
 
     def audit(self) -> Audit:
@@ -115,24 +94,19 @@ class _Auditor:
         self._journal()
         self._report.differences.extend(self._ledger.differences)
         self._report.notes.extend(self._ledger.notes)
-        mailboxes = self._mailboxes()
+        mailboxes, by_path = self._inventory.mailboxes(self._ledger.copies)
+        self._expect(by_path, {mailbox.agent: mailbox for mailbox in mailboxes if mailbox.agent})
         for mailbox in mailboxes:
-            self._match(list(self._files(mailbox)), mailbox)
+            self._match(self._inventory.files(mailbox), mailbox)
         self._missing(mailboxes)
         self._unlogged()
         self._dead_letters()
         waiting = self._outbox()
         self._compare_edited()
         self._count(waiting)
-        self._report.counts = {**self._counts, "lines": self._ledger.lines, "mailboxes": len(mailboxes)}
+        self._counts |= {"lines": self._ledger.lines, "mailboxes": len(mailboxes)}
         self._report.differences = _order(self._report.differences)
         return self._report
-
-    def _differs(self, kind: str, place: str, what: str, remedy: str, message: dict[str, Any] | None = None) -> None:
-        self._report.differences.append(Difference(kind, place, what, remedy, message or {}))
-
-    def _note(self, text: str) -> None:
-        self._report.notes.append(text)
 
     # -- a run that was cut off --------------------------------------------------------------------------------
 
@@ -142,13 +116,17 @@ class _Auditor:
             stuck = commit.pending_removals(self._office)
         except DiskFault as fault:
             path, _, what = str(fault).partition(": ")
-            self._differs("journal", self._office.shown(path), what, "the office cannot route until then")
+            self._report.differs("journal", self._office.shown(path), what, "the office cannot route until then")
             return
         for source in stuck:
-            self._note(f"outbox/{visible(source.name)}: delivered, but could not be removed; the next run tries again")
+            self._report.note(
+                f"outbox/{visible(source.name)}: delivered, but could not be removed; the next run tries again"
+            )
         if batch is None:
             return
-        self._note(f"{self._office.shown(self._office.journal)}: a run is at work or was cut off; the next one ends it")
+        self._report.note(
+            f"{self._office.shown(self._office.journal)}: a run is at work or was cut off; the next one ends it"
+        )
         lines = [delivery_log.encode(record) for entry in batch.entries for record in entry.records]
         try:
             missing = set(delivery_log.missing_lines(self._office, lines, batch.log_position))
@@ -160,139 +138,19 @@ class _Auditor:
                 if entry.moved_to is not None:
                     self._unfinished.add(entry.moved_to)
 
-    # -- mailboxes ---------------------------------------------------------------------------------------------
+    # -- the log against the mailboxes -------------------------------------------------------------------------
 
-    def _mailboxes(self) -> list[_Mailbox]:
-        """Return every mailbox once: those of the registry, those below inboxes/, and those that the log names."""
-        candidates: list[tuple[str, str]] = []
-        try:
-            with compiled.open_view(self._office, write=False) as registry:
-                candidates.extend((agent.inbox, agent.id) for agent in registry.all_agents())
-        except ConfigurationFault as fault:
-            what = str(fault).removeprefix(self._office.registry + ": ")
-            place = self._office.shown(self._office.registry)
-            self._differs("registry", place, what, "until then inboxes are looked for below inboxes/ and in the log")
-        known = {inbox for inbox, _ in candidates}
-        candidates.extend((path, "") for path in self._below_inboxes(known))
-        for copy in self._ledger.copies:
-            home = self._home(copy)
-            if home is not None and home not in known:
-                known.add(home)
-                candidates.append((home, ""))
-        found: dict[tuple[int, int], _Mailbox] = {}
-        by_path: dict[str, _Mailbox] = {}
-        for path, agent in candidates:
-            try:
-                seen = os.stat(path)
-            except OSError as fault:
-                if agent:
-                    remedy = "mount or mend it, or make it with `postmaster registry merge`"
-                    what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
-                    self._differs("inbox-missing", self._office.shown(path), what, remedy)
-                continue
-            if agent and not stat.S_ISDIR(seen.st_mode):
-                what = f"the inbox of {agent} is no directory"
-                self._differs("inbox-missing", self._office.shown(path), what, "move away what is in its place")
-            if stat.S_ISDIR(seen.st_mode):
-                mailbox = found.setdefault((seen.st_dev, seen.st_ino), _Mailbox(path, agent))
-                by_path[path] = mailbox
-        self._expect(by_path, {mailbox.agent: mailbox for mailbox in found.values() if mailbox.agent})
-        return list(found.values())
-
-    def _expect(self, by_path: dict[str, _Mailbox], by_agent: dict[str, _Mailbox]) -> None:
+    def _expect(self, by_path: dict[str, Mailbox], by_agent: dict[str, Mailbox]) -> None:
         """Note in which mailbox each copy may be: where it was put, or where its agent's inbox is now."""
         for copy in self._ledger.copies:
             base = ledger.base_name(copy.path)
-            places = {box.path for box in (by_path.get(self._home(copy) or ""), by_agent.get(copy.agent)) if box}
+            places = {
+                box.path for box in (by_path.get(home_of(self._office, copy) or ""), by_agent.get(copy.agent)) if box
+            }
             for place in places:
                 self._expected.setdefault((place, base), []).append(copy)
 
-    def _below_inboxes(self, known: set[str]) -> Iterator[str]:
-        """Yield what else is an inbox below inboxes/: mail of agents that have left the registry counts too."""
-        try:
-            with os.scandir(self._office.inboxes) as entries:
-                ordered = sorted(entries, key=lambda entry: entry.name)
-        except OSError as fault:
-            self._differs("inbox-missing", "inboxes", f"cannot be listed: {fault.strerror}", "mend it")
-            return
-        for entry in ordered:
-            shown = self._office.shown(entry.path)
-            if entry.path in known or entry.name.startswith("."):
-                continue
-            if entry.is_symlink():
-                self._differs("not-a-file", shown, "is a symbolic link that no agent has as its inbox", "remove it")
-            elif entry.is_dir(follow_symlinks=False):
-                yield entry.path
-
-    def _home(self, copy: Copy) -> str | None:
-        """Return the mailbox that a copy's path is in; None if it was put somewhere else (an archive)."""
-        folder = os.path.dirname(os.path.join(self._office.root, copy.path))
-        return os.path.dirname(folder) if os.path.basename(folder) in (maildir.UNREAD, maildir.READ) else None
-
-    def _files(self, mailbox: _Mailbox) -> Iterator[_File]:
-        """Yield every file of mail in a mailbox; a receiver may move them meanwhile."""
-        self._temporaries(os.path.join(mailbox.path, maildir.TMP))
-        seen = {folder: self._list(os.path.join(mailbox.path, folder)) for folder in (maildir.UNREAD, maildir.READ)}
-        for folder, listed in seen.items():
-            for name in listed:
-                path = os.path.join(mailbox.path, folder, name)
-                if path in self._unfinished:
-                    continue
-                found = self._inspect(path)
-                if found is None and folder == maildir.UNREAD and name not in seen[maildir.READ]:
-                    folder_now = maildir.READ
-                    path = os.path.join(mailbox.path, folder_now, name)
-                    found = self._inspect(path)
-                else:
-                    folder_now = folder
-                if found is not None:
-                    self._counts[folder_now] += 1
-                    yield _File(mailbox, self._office.shown(path), name, found)
-
-    def _list(self, folder: str) -> list[str]:
-        """Return the names of regular files in a folder; tell of anything else that is there."""
-        try:
-            with os.scandir(folder) as entries:
-                listed = []
-                for entry in entries:
-                    shown = self._office.shown(entry.path)
-                    if entry.is_file(follow_symlinks=False):
-                        if entry.name.startswith("."):
-                            self._note(f"{shown}: a hidden name, which no reader of mail lists")
-                        else:
-                            listed.append(entry.name)
-                    elif os.path.lexists(entry.path):
-                        kind = inspection.kind_of(entry.stat(follow_symlinks=False).st_mode) or "no file"
-                        what = f"is {kind}, not a message, and was not followed"
-                        self._differs("not-a-file", shown, what, "move it out of the inbox")
-        except FileNotFoundError:
-            return []
-        except OSError as fault:
-            self._differs("unreadable", self._office.shown(folder), f"cannot be listed: {fault.strerror}", "mend it")
-            return []
-        return sorted(listed)
-
-    def _inspect(self, path: str) -> Inspected | None:
-        try:
-            found = inspection.delivered(path)
-        except FileNotFoundError:
-            return None
-        except OSError as fault:
-            found = Inspected(faults=[f"cannot be read: {fault.strerror}"])
-        self._counts["hashed"] += 1
-        return found
-
-    def _temporaries(self, folder: str) -> None:
-        try:
-            for name in maildir.stale_temporaries(folder):
-                path = self._office.shown(os.path.join(folder, name))
-                self._note(f"{path}: left by a run that was killed; the next delivery here clears it")
-        except OSError:
-            return
-
-    # -- the log against the mailboxes -------------------------------------------------------------------------
-
-    def _match(self, files: list[_File], mailbox: _Mailbox) -> None:
+    def _match(self, files: Iterable[File], mailbox: Mailbox) -> None:
         """Find for every file of a mailbox the line that delivered it: first those that agree in all, then by name."""
         left = [found for found in files if not self._claim(found, self._agreeing(found, mailbox))]
         for found in left:
@@ -303,7 +161,7 @@ class _Auditor:
             copy.found = found.shown
             self._edited.append((copy.at, found.shown, found.seen))
 
-    def _claim(self, found: _File, copy: Copy | None) -> bool:
+    def _claim(self, found: File, copy: Copy | None) -> bool:
         if copy is None:
             return False
         copy.found = found.shown
@@ -311,18 +169,18 @@ class _Auditor:
             self._edited.append((copy.at, found.shown, found.seen))
         return True
 
-    def _candidates(self, found: _File, mailbox: _Mailbox) -> list[Copy]:
+    def _candidates(self, found: File, mailbox: Mailbox) -> list[Copy]:
         """Return the copies, not found yet, that this file may be by name; those of its very name first."""
         expected = self._expected.get((mailbox.path, ledger.base_name(found.name)), ())
         copies = [copy for copy in expected if copy.found is None]
         return sorted(copies, key=lambda copy: os.path.basename(copy.path) != found.name)
 
-    def _agreeing(self, found: _File, mailbox: _Mailbox) -> Copy | None:
+    def _agreeing(self, found: File, mailbox: Mailbox) -> Copy | None:
         return next((copy for copy in self._candidates(found, mailbox) if copy.letter == found.letter), None)
 
-    def _missing(self, mailboxes: list[_Mailbox]) -> None:
+    def _missing(self, mailboxes: list[Mailbox]) -> None:
         """Tell of copies that the log delivered and no mailbox holds."""
-        strays: dict[Letter, _File] = {one.letter: one for one in self._alone if one.letter is not None}
+        strays: dict[Letter, File] = {one.letter: one for one in self._alone if one.letter is not None}
         explained: set[str] = set()
         agents = {mailbox.agent for mailbox in mailboxes}
         lost: dict[str, list[Copy]] = {}
@@ -330,7 +188,7 @@ class _Auditor:
         for copy in self._ledger.copies:
             if copy.found is not None:
                 continue
-            home = self._home(copy)
+            home = home_of(self._office, copy)
             if home is None and os.path.lexists(os.path.join(self._office.root, copy.path)):
                 self._counts["elsewhere"] += 1
                 copy.found = copy.path
@@ -338,7 +196,7 @@ class _Auditor:
                 copy.found = stray.shown
                 explained.add(stray.shown)
                 what = f"delivered to {copy.agent} as {copy.path}, but it lies in {stray.shown}"
-                self._differs("misplaced", self._ledger.place(copy.at), what, "move it back", _named(stray.seen))
+                self._report.differs("misplaced", self._ledger.place(copy.at), what, "move it back", _named(stray.seen))
             elif home is not None and copy.agent not in agents and not os.path.isdir(home):
                 lost.setdefault(home, []).append(copy)
             else:
@@ -350,12 +208,14 @@ class _Auditor:
             message = ledger.identity(records.get(copy.at, {}))
             where = f"(delivered to {copy.agent or 'nobody'}: {self._ledger.place(copy.at)})"
             remedy = "it was deleted or renamed: restore it from a backup"
-            self._differs("gone", copy.path, f"{what} {where}", remedy, message)
+            self._report.differs("gone", copy.path, f"{what} {where}", remedy, message)
         for home, copies in lost.items():
             self._counts["missing"] += len(copies)
             what = f"the inbox is gone, and with it {len(copies)} delivered messages (first: "
             what += f"{self._ledger.place(copies[0].at)})"
-            self._differs("inbox-missing", self._office.shown(home), what, "mount it, or restore it from a backup")
+            self._report.differs(
+                "inbox-missing", self._office.shown(home), what, "mount it, or restore it from a backup"
+            )
 
     def _unlogged(self) -> None:
         """Tell of files in mailboxes that no line delivered."""
@@ -364,12 +224,12 @@ class _Auditor:
             copy = self._ledger.given.get((found.letter, found.mailbox.agent)) if found.letter else None
             if copy is not None and copy.found is not None:
                 what = f"a second copy of {copy.found} ({self._ledger.place(copy.at)} delivered one)"
-                self._differs("second-copy", found.shown, what, "keep one of the two", _named(found.seen))
+                self._report.differs("second-copy", found.shown, what, "keep one of the two", _named(found.seen))
                 continue
             faults = "".join(f", and {fault}" for fault in found.seen.faults)
             what = "mail written straight into an inbox without a log line" + faults
             remedy = "move it to outbox/ to have it routed; if lines were cut from the log, bring them back"
-            self._differs("unlogged", found.shown, what, remedy, _named(found.seen))
+            self._report.differs("unlogged", found.shown, what, remedy, _named(found.seen))
 
     def _compare_edited(self) -> None:
         """Say of every file that does not agree with its line, or with itself, in which fields."""
@@ -388,7 +248,7 @@ class _Auditor:
             body = seen.body is not None and record.get("id") not in (None, seen.body)
             kind = "body-changed" if body else "header-changed"
             identity = ledger.identity(record)
-            self._differs(kind, shown, f"{what} ({self._ledger.place(at)})", _PUT_BACK, identity)
+            self._report.differs(kind, shown, f"{what} ({self._ledger.place(at)})", _PUT_BACK, identity)
 
     # -- dead letters ------------------------------------------------------------------------------------------
 
@@ -397,15 +257,17 @@ class _Auditor:
             with os.scandir(self._office.dead_letter) as entries:
                 found = {visible(entry.name): entry for entry in entries if not entry.name.startswith(".")}
         except OSError as fault:
-            self._differs("unreadable", "dead-letter", f"cannot be listed: {fault.strerror}", "mend it")
+            self._report.differs("unreadable", "dead-letter", f"cannot be listed: {fault.strerror}", "mend it")
             found = {}
-        self._temporaries(self._office.dead_letter)
+        self._inventory.temporaries(self._office.dead_letter)
         folder = self._office.shown(self._office.dead_letter)
         for path, (dead, file) in self._ledger.released.items():
             if os.path.basename(path) in found:
                 self._ledger.dead[path] = dead
                 self._held_back.add(file)
-                self._note(f"{path}: was to be sent again, and was not; `postmaster dead-letter retry` can be repeated")
+                self._report.note(
+                    f"{path}: was to be sent again, and was not; `postmaster dead-letter retry` can be repeated"
+                )
         logged = {os.path.basename(path): dead for path, dead in self._ledger.dead.items()}
         for name, entry in sorted(found.items()):
             path = f"{folder}/{name}"
@@ -413,37 +275,37 @@ class _Auditor:
                 continue
             if name.endswith(REASON_SUFFIX) and name not in logged and name + REASON_SUFFIX not in found:
                 if name.removesuffix(REASON_SUFFIX) not in found:
-                    self._differs("reason-alone", path, "a reason file without its letter", "restore the letter")
+                    self._report.differs("reason-alone", path, "a reason file without its letter", "restore the letter")
                 continue
             self._counts["dead"] += 1
             if name not in logged:
                 self._counts["unlogged"] += 1
                 remedy = "to have it sent, move it to outbox/"
-                self._differs("unlogged", path, "a dead letter without a log line", remedy)
+                self._report.differs("unlogged", path, "a dead letter without a log line", remedy)
             else:
                 self._dead_letter(entry, path, logged[name])
             if name + REASON_SUFFIX not in found:
                 remedy = "its log line has the reason: `postmaster log --json | grep` for the name"
-                self._differs("reason-missing", path, "a dead letter without its reason file", remedy)
+                self._report.differs("reason-missing", path, "a dead letter without its reason file", remedy)
         absent = [dead for name, dead in logged.items() if name not in found]
         records = self._ledger.records_at(dead.at for dead in absent)
         for dead in absent:
             self._counts["missing"] += 1
             what = f"the dead letter is gone ({self._ledger.place(dead.at)})"
             remedy = "it was deleted, or sent again by hand (use `dead-letter retry`): restore it from a backup"
-            self._differs("dead-letter-gone", dead.path, what, remedy, ledger.identity(records.get(dead.at, {})))
+            self._report.differs("dead-letter-gone", dead.path, what, remedy, ledger.identity(records.get(dead.at, {})))
 
     def _dead_letter(self, entry: os.DirEntry[str], path: str, dead: Dead) -> None:
         if not entry.is_file(follow_symlinks=False) or dead.special:
             if not dead.special:
-                self._differs("not-a-file", path, "is no regular file any more", "restore it from a backup")
+                self._report.differs("not-a-file", path, "is no regular file any more", "restore it from a backup")
             return
         try:
             seen = inspection.refused(entry.path, hashed=dead.hashed)
         except FileNotFoundError:
             return
         except OSError as fault:
-            self._differs("unreadable", path, f"cannot be read: {fault.strerror}", "mend it")
+            self._report.differs("unreadable", path, f"cannot be read: {fault.strerror}", "mend it")
             return
         self._counts["hashed"] += 1
         if seen.key == dead.letter[0]:
@@ -460,12 +322,12 @@ class _Auditor:
             with os.scandir(self._office.outbox) as entries:
                 listed = [entry.name for entry in entries]
         except OSError as fault:
-            self._differs("unreadable", "outbox", f"cannot be listed: {fault.strerror}", "mend it")
+            self._report.differs("unreadable", "outbox", f"cannot be listed: {fault.strerror}", "mend it")
             return set()
         waiting = {visible(name) for name in listed if names.is_mail(name)}
         self._counts["waiting"] = len(waiting)
         if names.TAKEN in listed:
-            self._note(f"outbox/{names.TAKEN}: a run is at work or was cut off; the next one ends it")
+            self._report.note(f"outbox/{names.TAKEN}: a run is at work or was cut off; the next one ends it")
         gone = {
             key: self._ledger.opened_at[key]
             for key in self._ledger.open_items
@@ -479,7 +341,7 @@ class _Auditor:
                 what = f"deferred, but outbox/{file} is gone"
                 remedy = "its sender took it back or changed it: nothing, if that was meant"
                 identity = ledger.identity(records.get(at, {}))
-                self._differs("waiting-gone", self._ledger.place(at), what, remedy, identity)
+                self._report.differs("waiting-gone", self._ledger.place(at), what, remedy, identity)
         return waiting
 
     def _handled_later(self, gone: dict[str, At]) -> set[str]:

@@ -1,0 +1,196 @@
+"""Every mailbox of an office and every file of mail in it, as an audit needs them. Nothing is followed or changed."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from postmaster import inspection, maildir
+from postmaster.errors import ConfigurationFault
+from postmaster.inspection import Inspected
+from postmaster.ledger import Copy, Difference, Letter
+from postmaster.office import Office
+from postmaster.registry import compiled
+
+
+@dataclass(slots=True)
+class Findings:
+    """What an audit has found so far."""
+
+    differences: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def differs(self, kind: str, place: str, what: str, remedy: str, message: dict[str, Any] | None = None) -> None:
+        """Add a difference."""
+        self.differences.append(Difference(kind, place, what, remedy, message or {}))
+
+    def note(self, text: str) -> None:
+        """Add what is worth knowing and no difference."""
+        self.notes.append(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """A mailbox on disk; `agent` is empty if it is nobody's in the registry."""
+
+    path: str
+    agent: str
+
+
+@dataclass(slots=True)
+class File:
+    """A file in a mailbox, inspected."""
+
+    mailbox: Mailbox
+    shown: str
+    name: str
+    seen: Inspected
+
+    @property
+    def letter(self) -> Letter | None:
+        """What the log calls the message that this file claims to be."""
+        return (self.seen.key, self.seen.sequence) if self.seen.key is not None else None
+
+
+def home_of(office: Office, copy: Copy) -> str | None:
+    """Return the mailbox that a copy's path is in; None if it was put somewhere else (an archive)."""
+    folder = os.path.dirname(os.path.join(office.root, copy.path))
+    return os.path.dirname(folder) if os.path.basename(folder) in (maildir.UNREAD, maildir.READ) else None
+
+
+class Inventory:
+    """The mailboxes of an office.
+
+    Args:
+        findings: where to tell what is no mail, or not to be had.
+        unfinished: paths that the next run will bring in order.
+    """
+
+    def __init__(self, office: Office, findings: Findings, unfinished: set[str]) -> None:
+        self._office = office
+        self._findings = findings
+        self._unfinished = unfinished
+
+    def mailboxes(self, copies: Iterable[Copy]) -> tuple[list[Mailbox], dict[str, Mailbox]]:
+        """Return every mailbox once, and by each path it has: of the registry, below inboxes/, named by the log."""
+        candidates: list[tuple[str, str]] = []
+        try:
+            with compiled.open_view(self._office, write=False) as registry:
+                candidates.extend((agent.inbox, agent.id) for agent in registry.all_agents())
+        except ConfigurationFault as fault:
+            what = str(fault).removeprefix(self._office.registry + ": ")
+            place = self._office.shown(self._office.registry)
+            self._findings.differs(
+                "registry", place, what, "until then inboxes are looked for below inboxes/ and in the log"
+            )
+        known = {inbox for inbox, _ in candidates}
+        candidates.extend((path, "") for path in self._below_inboxes(known))
+        for copy in copies:
+            home = home_of(self._office, copy)
+            if home is not None and home not in known:
+                known.add(home)
+                candidates.append((home, ""))
+        found: dict[tuple[int, int], Mailbox] = {}
+        by_path: dict[str, Mailbox] = {}
+        for path, agent in candidates:
+            try:
+                seen = os.stat(path)
+            except OSError as fault:
+                if agent:
+                    remedy = "mount or mend it, or make it with `postmaster registry merge`"
+                    what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
+                    self._findings.differs("inbox-missing", self._office.shown(path), what, remedy)
+                continue
+            if agent and not stat.S_ISDIR(seen.st_mode):
+                what = f"the inbox of {agent} is no directory"
+                self._findings.differs(
+                    "inbox-missing", self._office.shown(path), what, "move away what is in its place"
+                )
+            if stat.S_ISDIR(seen.st_mode):
+                mailbox = found.setdefault((seen.st_dev, seen.st_ino), Mailbox(path, agent))
+                by_path[path] = mailbox
+        return list(found.values()), by_path
+
+    def _below_inboxes(self, known: set[str]) -> Iterator[str]:
+        """Yield what else is an inbox below inboxes/: mail of agents that have left the registry counts too."""
+        try:
+            with os.scandir(self._office.inboxes) as entries:
+                ordered = sorted(entries, key=lambda entry: entry.name)
+        except OSError as fault:
+            self._findings.differs("inbox-missing", "inboxes", f"cannot be listed: {fault.strerror}", "mend it")
+            return
+        for entry in ordered:
+            shown = self._office.shown(entry.path)
+            if entry.path in known or entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                self._findings.differs(
+                    "not-a-file", shown, "is a symbolic link that no agent has as its inbox", "remove it"
+                )
+            elif entry.is_dir(follow_symlinks=False):
+                yield entry.path
+
+    def files(self, mailbox: Mailbox) -> Iterator[File]:
+        """Yield every file of mail in a mailbox; a receiver may move them meanwhile."""
+        self.temporaries(os.path.join(mailbox.path, maildir.TMP))
+        seen = {folder: self._list(os.path.join(mailbox.path, folder)) for folder in (maildir.UNREAD, maildir.READ)}
+        for folder, listed in seen.items():
+            for name in listed:
+                path = os.path.join(mailbox.path, folder, name)
+                if path in self._unfinished:
+                    continue
+                found = self._inspect(path)
+                if found is None and folder == maildir.UNREAD and name not in seen[maildir.READ]:
+                    folder_now = maildir.READ
+                    path = os.path.join(mailbox.path, folder_now, name)
+                    found = self._inspect(path)
+                else:
+                    folder_now = folder
+                if found is not None:
+                    self._findings.counts[folder_now] += 1
+                    yield File(mailbox, self._office.shown(path), name, found)
+
+    def _list(self, folder: str) -> list[str]:
+        """Return the names of regular files in a folder; tell of anything else that is there."""
+        try:
+            with os.scandir(folder) as entries:
+                listed = []
+                for entry in entries:
+                    shown = self._office.shown(entry.path)
+                    if entry.is_file(follow_symlinks=False):
+                        if entry.name.startswith("."):
+                            self._findings.note(f"{shown}: a hidden name, which no reader of mail lists")
+                        else:
+                            listed.append(entry.name)
+                    elif os.path.lexists(entry.path):
+                        kind = inspection.kind_of(entry.stat(follow_symlinks=False).st_mode) or "no file"
+                        what = f"is {kind}, not a message, and was not followed"
+                        self._findings.differs("not-a-file", shown, what, "move it out of the inbox")
+        except FileNotFoundError:
+            return []
+        except OSError as fault:
+            self._findings.differs(
+                "unreadable", self._office.shown(folder), f"cannot be listed: {fault.strerror}", "mend it"
+            )
+            return []
+        return sorted(listed)
+
+    def _inspect(self, path: str) -> Inspected | None:
+        try:
+            found = inspection.delivered(path)
+        except FileNotFoundError:
+            return None
+        except OSError as fault:
+            found = Inspected(faults=[f"cannot be read: {fault.strerror}"])
+        self._findings.counts["hashed"] += 1
+        return found
+
+    def temporaries(self, folder: str) -> None:
+        try:
+            for name in maildir.stale_temporaries(folder):
+                path = self._office.shown(os.path.join(folder, name))
+                self._findings.note(f"{path}: left by a run that was killed; the next delivery here clears it")
+        except OSError:
+            return
