@@ -96,7 +96,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: limit ROOT FLOWS\n");
         return 64;
     }
-    int flows = atoi(arguments[2]), tmp[MAX_FLOWS], unread[MAX_FLOWS];
+    int flows = atoi(arguments[2]), tmp[MAX_FLOWS], unread[MAX_FLOWS], process = (int)getpid();
     int root = directory(AT_FDCWD, arguments[1]);
     int outbox = directory(root, "outbox"), private = directory(root, ".postmaster");
     for (int flow = 0; flow < flows; flow++) {
@@ -117,7 +117,7 @@ int main(int count, char **arguments) {
             unsigned sequence = (unsigned)(number / (size_t)flows + 1);
             char inserted[96];
             snprintf(inserted, sizeof inserted, "id: %032zx\nsequence: %u\n", number, sequence);
-            snprintf(temporary[i], sizeof temporary[i], "postmaster-%d-%zu", getpid(), number);
+            snprintf(temporary[i], sizeof temporary[i], "postmaster-%d-%zu", process, number);
             snprintf(target[i], sizeof target[i], "20260304T100000Z-%06u-%032zx.md", sequence, number);
             copy(outbox, names[number], tmp[flow], temporary[i], inserted);
             char *line = lines_end;

@@ -99,7 +99,8 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
     finally:
         os.close(descriptor)
     if not ours:
-        found.key = history.letter_key({**found.fields, "id": found.body})
+        known = {} if found.body is None else {"id": found.body}
+        found.key = history.letter_key({**found.fields, **known})
         return found
     number = found.fields.get("sequence")
     if isinstance(number, str) and re.fullmatch(r"[1-9]\d{0,17}", number, re.ASCII):

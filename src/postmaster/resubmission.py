@@ -35,7 +35,7 @@ class Retried:
     Attributes:
         file: its name in dead-letter/; `target` is the one in the outbox.
         lines: what the log says of it.
-        mended: it is not what it was when it died: it gets a new number and goes to everybody in its `to`.
+        mended: it is not what the log knows: it gets a new number and goes to everybody in its `to`.
         problem: why it is still in dead-letter/, if it is.
     """
 
@@ -172,14 +172,14 @@ def _candidate(office: Office, settings: Settings, dead: DeadLetter, past: "_Pas
         assert item.refusal is not None
         raise Unable(f"{item.refusal[1]}; only a letter can be sent again")
     if dead.reason is not None:
-        old: Record = {key: dead.text(key) for key in (*_IDENTITY, "reason")}
-        old["sequence"] = dead.sequence
+        old: Record = {key: dead.text(key) for key in (*_IDENTITY, "reason")} | {"sequence": dead.sequence}
         refused = [(one["to"], one.get("agent")) for one in dead.recipients if "to" in one]
     else:
         lines = past.refusals(office.shown(os.path.join(office.dead_letter, dead.name)))
         old = {key: lines[0].get(key) for key in (*_IDENTITY, "reason", "sequence")} if lines else {}
         refused = [(line["to"], line.get("agent")) for line in lines if "to" in line]
-    return _Candidate(dead, item, old, refused)
+    known = {key: value for key, value in old.items() if value is not None}
+    return _Candidate(dead, item, known, refused)
 
 
 def _lines(candidate: _Candidate, past: "_Past") -> tuple[list[Record], bool]:
@@ -190,8 +190,7 @@ def _lines(candidate: _Candidate, past: "_Past") -> tuple[list[Record], bool]:
     """
     item, old = candidate.item, candidate.old
     base: Record = {**item.record}
-    now = base if old.get("id") else {**base, "id": None}  # the id of a letter that was too large was not known
-    mended = letter_key(now) != letter_key(old)
+    mended = letter_key(base) != letter_key(old)  # so is one that was too large, and had no id
     if not mended:
         base["sequence"] = old.get("sequence")
     if item.envelope is None:

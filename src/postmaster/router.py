@@ -212,6 +212,9 @@ class _Pass:
         if isinstance(result, Waiting):
             if note:
                 self.report.waiting.append(Waiting(visible(name), result.why))
+            if isinstance(reading, outbox.Unreadable):  # not a writer that needs time, but a fault
+                self.report.problems.append(f"outbox/{visible(name)}: {result.why}")
+                self.report.deferred += 1
             return None
         if (result.source.device, result.source.inode) in self._stuck:
             return None

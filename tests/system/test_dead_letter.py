@@ -308,18 +308,18 @@ def test_invalid_header(lab: Box) -> None:
 
 
 def test_too_large_letter(lab: Box) -> None:
-    """Once the limit is raised the letter goes out under the number that it was given."""
+    """Still too large, it keeps its number; once the limit is raised it is read, and routed as new."""
     (lab.root / "post-office.yml").write_text("max_message_bytes: 65536\n")
     sent = letter(to=(BUILDER, CHECKER), body="x" * 100_000)
     lab.drop("a.md", sent)
     lab.drop("b.md", letter(subject="next", sent_at="2026-03-04T11:00:00Z"))
     lab.route()
     assert lab.reason("a.md")["reason"] == "too-large"
-    retried(lab, "a.md", "--now", check=65)
+    assert retried(lab, "a.md", "--now", check=65)["retried"][0]["sequence"] == 1
     (lab.root / "post-office.yml").unlink()
-    assert retried(lab, "a.md", "--now")["retried"][0]["sequence"] == 1
-    assert [mail.sequence for mail in lab.unread("lab.builder")] == [1, 2]
-    assert [mail.sequence for mail in lab.unread("lab.checker")] == [1]
+    retried(lab, "a.md", "--now")
+    assert [mail.sequence for mail in lab.unread("lab.builder")] == [3, 2]
+    assert [mail.sequence for mail in lab.unread("lab.checker")] == [3]
     verified(lab)
 
 
@@ -334,6 +334,24 @@ def test_duplicate(lab: Box) -> None:
     assert answer["retried"][0]["state"] == "delivered"
     assert [mail.sequence for mail in lab.unread("lab.builder")] == [1, 2]
     assert [line.get("detail") for line in lab.log() if line["action"] == "retried"] == [None, "duplicate allowed"]
+    verified(lab)
+
+
+def test_expired_letter(lab: Box) -> None:
+    """The time in which it may be delivered begins anew."""
+    (lab.root / "post-office.yml").write_text("expire_after: 1s\n")
+    unread = lab.inbox("lab.builder") / "unread"
+    unread.rmdir()
+    unread.write_text("no directory")
+    lab.drop("a.md", letter())
+    lab.route(check=75)
+    time.sleep(1.1)
+    lab.route()
+    assert lab.reason("a.md")["reason"] == "expired"
+    assert retried(lab, "a.md", "--now", check=75)["retried"][0]["state"] == "deferred"
+    unread.unlink()
+    lab.route()
+    assert [mail.sequence for mail in lab.unread("lab.builder")] == [1]
     verified(lab)
 
 
@@ -551,3 +569,13 @@ def test_help_has_an_example(box: Box, command: list[str]) -> None:
     assert done.returncode == 0
     assert "postmaster dead-letter " in done.stdout
     assert "Example:" in done.stdout
+
+
+def test_documentation_names_every_reason() -> None:
+    """The table in docs/dead-letters.md is the program's table."""
+    from postmaster import reasons
+
+    page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text("utf-8")
+    for reason in reasons.REASONS.values():
+        row = f"| `{reason.name}` | {reason.status} | {reason.meaning} | {reason.remedy} |"
+        assert (row in page) == (reason.action != reasons.DEFERRED), reason.name
