@@ -2,20 +2,62 @@
 
 from typing import Any
 
-from postmaster import commit, history
+from postmaster import commit, delivery_log, durable, history, journal
 
 
 def index_every_line() -> None:
-    """Write the history index after every record, so that small runs write it too."""
+    """Write the history index after every record, so that small runs write it too. Not wrong, only slow."""
     history._KEEP_IN_MEMORY = 1  # type: ignore[misc]
 
 
 def clear_before_publishing() -> None:
-    """Clear the outbox before anything is published: the wrong order, which the sweep must find."""
-    right = commit.carry_out
+    """Clear the outbox before anything is published: for a moment the mail is nowhere to be seen."""
+    carry_out = commit.carry_out
 
-    def carry_out(office: Any, batch: Any, *, again: bool) -> Any:
+    def wrong(office: Any, batch: Any, *, again: bool) -> Any:
         commit._clear_outbox(office, batch, again=again)
-        return right(office, batch, again=again)
+        return carry_out(office, batch, again=again)
 
-    commit.carry_out = carry_out
+    commit.carry_out = wrong
+
+
+def drop_the_journal_early() -> None:
+    """Drop the journal before the log is written: a kill between the two loses lines, and numbers with them."""
+    append = delivery_log.append
+
+    def wrong(office: Any, lines: Any) -> None:
+        durable.remove(office.journal)
+        append(office, lines)
+
+    delivery_log.append = wrong
+
+
+def number_anew() -> None:
+    """Throw the journal of a killed run away instead of carrying it out."""
+
+    def wrong(office: Any) -> None:
+        durable.remove(office.journal)
+
+    journal.load = wrong
+
+
+def forget_to_sync() -> None:
+    """Sync nothing."""
+
+    def nothing(*_: object) -> None:
+        return
+
+    durable.sync_directory = durable.sync_file = durable.sync_filesystem = nothing  # type: ignore[assignment]
+
+
+def unlink_before_logging() -> None:
+    """Clear the outbox after publishing, but before the log is written."""
+    append = delivery_log.append
+
+    def wrong(office: Any, lines: Any) -> None:
+        batch = journal.load(office)
+        assert batch is not None
+        commit._clear_outbox(office, batch, again=False)
+        append(office, lines)
+
+    delivery_log.append = wrong
