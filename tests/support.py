@@ -274,7 +274,7 @@ class Box:
     def __post_init__(self) -> None:
         self.root = self.world / "office"
         for name in ("cwd", "home", "scratch"):
-            (self.world / name).mkdir(parents=True)
+            (self.world / name).mkdir(parents=True, exist_ok=True)
 
     # ------------------------------------------------------------------ running
 

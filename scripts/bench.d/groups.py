@@ -87,6 +87,7 @@ class Bench:
         self.rows: list[Row] = []
         self.runs: dict[str, list[Runs]] = {}
         self._offices: dict[int, OfficeScene] = {}
+        self._plain_scene = Scene(workshop.directory / "plain")
 
     def run(self, group: str) -> None:
         """Measure one group.
@@ -135,7 +136,7 @@ class Bench:
         return step
 
     def _plain(self, letters: int, folder: str, lines: int | None, *arguments: str) -> Measure:
-        scene = Scene(self.workshop.directory / "plain")
+        scene = self._plain_scene
 
         def step() -> Cost:
             scene.prepare(letters)
@@ -247,6 +248,7 @@ class Bench:
             target = 1.15 if row_id == "history" else None
             work = f"{letters:,} letters, {lines:,} lines of history{note}"
             self._add(row_id, work, ms(runs), f"no history: {ms(none)}", runs.times(none), target=target)
+            scenes[lines].remove()
 
     def agents(self, group: str) -> None:
         """Measure a run of 1,000 letters with a small and a large registry."""

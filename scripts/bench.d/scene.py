@@ -1,5 +1,6 @@
 """The offices that are measured, the letters in them, and how they are made as they were before every round."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -127,18 +128,38 @@ class Scene:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.log = root / "logs" / "delivery-log.jsonl"
+        self._trash = root.with_name(f"{root.name}.trash")
+        self._numbers = itertools.count()
 
     def prepare(self, letters: int) -> None:
-        """Make new directories (an old one would keep its size), write the letters, and sync."""
-        for name in ("outbox", "logs", "inboxes", "numbers", ".postmaster"):
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        for name in ("outbox", "logs", "numbers", ".postmaster"):
-            (self.root / name).mkdir(parents=True)
-        for mailbox in self._mailboxes():
-            for folder in ("tmp", "unread", "read"):
-                (mailbox / folder).mkdir(parents=True)
+        """Make everything as it was before the first round, write the letters, and sync."""
+        self._reset()
         fill(self.root / "outbox", letters)
         os.sync()
+
+    def _reset(self) -> None:
+        for name in ("logs", "numbers", ".postmaster"):
+            self._renew(self.root / name)
+        self._renew_mail()
+
+    def _renew_mail(self) -> None:
+        """Make the outbox and the mailboxes new."""
+        self._renew(self.root / "outbox")
+        for mailbox in self._mailboxes():
+            self._renew(mailbox)
+            for folder in ("tmp", "unread", "read"):
+                (mailbox / folder).mkdir()
+
+    def _renew(self, path: Path) -> None:
+        """Put an empty directory in the place of `path`, which is only moved out of the way until all is measured.
+
+        An emptied directory would keep its size. And ext4 gives no inode out again within minutes of its deletion: it
+        looks for others, one by one, so that whoever writes files soon after many were deleted pays for that.
+        """
+        if path.exists():
+            self._trash.mkdir(exist_ok=True)
+            path.rename(self._trash / str(next(self._numbers)))
+        path.mkdir(parents=True)
 
     def _mailboxes(self) -> Iterator[Path]:
         return (self.root / "inboxes" / f"council.desk-{flow}" for flow in range(FLOWS))
@@ -189,26 +210,23 @@ class OfficeScene(Scene):
             self.history += 1
         self._remember()
 
+    def remove(self) -> None:
+        """Delete the office: a long history takes a lot of the disk."""
+        for path in (self.root, self._snapshot, self._trash):
+            shutil.rmtree(path, ignore_errors=True)
+
     def _remember(self) -> None:
         shutil.rmtree(self._snapshot, ignore_errors=True)
         shutil.copytree(self.root / ".postmaster", self._snapshot, copy_function=shutil.copy2)
         self._log_size = self.log.stat().st_size if self.log.exists() else None
 
-    def prepare(self, letters: int) -> None:
-        """Make the office as it was when it was made, and put new letters in its outbox."""
-        shutil.rmtree(self.root / "outbox")
-        (self.root / "outbox").mkdir()
-        for mailbox in self._mailboxes():
-            for folder in ("tmp", "unread", "read"):
-                shutil.rmtree(mailbox / folder)
-                (mailbox / folder).mkdir()
+    def _reset(self) -> None:
         if self._log_size is None:
-            self.log.unlink(missing_ok=True)
+            self._renew(self.log.parent)
         else:
             os.truncate(self.log, self._log_size)
         self._restore()
-        fill(self.root / "outbox", letters)
-        os.sync()
+        self._renew_mail()
 
     def _restore(self) -> None:
         private = self.root / ".postmaster"

@@ -3,7 +3,9 @@
 An ordinary test run takes a sample, the same every time; `scripts/crash-sweep` (POSTMASTER_SWEEP=full) takes all.
 """
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from faults.sweep import (
     points,
     sample,
 )
+from faults.warm import Cold, Warm
 
 _CHUNKS = 24 if FULL else 2
 _chunks = pytest.mark.parametrize("chunk", range(_CHUNKS))
@@ -61,6 +64,23 @@ def test_an_error_anywhere(sweep_of: Get, record_property: Record, kind: str, ch
     chosen = sample(cases, 100)[chunk::_CHUNKS]
     record_property("errors", len(chosen))
     collect(lambda case: sweep.fail(*case), chosen)
+
+
+@_chunks
+def test_the_program_as_it_is_installed(directory: Path, warm: Warm, record_property: Record, chunk: int) -> None:
+    """The same with an interpreter that starts anew for each run, so that what is imported late can fail as well."""
+    sweep = Sweep(Cold(directory / "cold"), directory / "started", "mixed")
+    sweep.build()
+    found = sweep.points(FALLIBLE)
+    kills = [point for point in found if point.name in CHANGING]
+    chosen = random.Random(chunk).sample(kills, 20 if FULL else 8)
+    record_property("kills", len(chosen))
+    collect(sweep.kill, chosen)
+    imports = [point for point in found if point.name in ("openat", "read") and str(directory) not in point.text]
+    cases = [(point, random.Random(chunk).choice(ERRORS)) for point in imports]
+    chosen_cases = random.Random(chunk).sample(cases, 20 if FULL else 8)
+    record_property("errors", len(chosen_cases))
+    collect(lambda case: sweep.fail(*case), chosen_cases)
 
 
 def _marks_a_state(point: Point) -> bool:

@@ -3,7 +3,7 @@
 So a run costs milliseconds, its system calls are the same every time, and they are the program's own: none of the
 interpreter's start is among them. The forked child stops itself until strace(1) has attached, if it is to be traced.
 
-This file is the client (`Warm`) and, run as a program, the server.
+This file is the client (`Warm`) and, run as a program, the server. `Cold` is the usual way, to compare.
 """
 
 import contextlib
@@ -48,12 +48,12 @@ class Warm:
         scratch.mkdir(parents=True, exist_ok=True)
         self._scratch = scratch
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, str(Path(__file__).resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"},
-            cwd=Path(__file__).parent,
+            env=environment(),
+            cwd=scratch,
         )
 
     def close(self) -> None:
@@ -109,6 +109,37 @@ class Warm:
         assert tracer.stderr is not None
         tracer.stderr.close()
         return tracer
+
+
+class Cold:
+    """The same, with an interpreter of its own for every run: slower, and what it imports late is traced too."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch = scratch
+
+    def run(self, *arguments: str, patch: str | None = None, strace: tuple[str, ...] = ()) -> Done:
+        """Run the command once. There is no `patch` here."""
+        assert patch is None
+        trace = self._scratch / "trace"
+        tracer = ["strace", "-qq", "-s", "300", "-o", str(trace), *strace] if strace else []
+        done = subprocess.run(
+            [*tracer, sys.executable, "-m", "postmaster", *arguments],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            env=environment(),
+            cwd=self._scratch,
+            timeout=_PATIENCE,
+            check=False,
+        )
+        text = trace.read_text(errors="backslashreplace") if strace else ""
+        return Done(done.returncode, done.stdout, done.stderr, text)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which the interpreter looks for no translations and writes nothing of its own."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
 
 
 class CannotTrace(Exception):

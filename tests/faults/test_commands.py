@@ -1,0 +1,221 @@
+"""Kill `send`, `ack`, `dead-letter retry` and `registry merge` at every call, and let every call fail."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from faults.sweep import CHANGING, ERRORS, FALLIBLE, Point, assert_civil, collect, optional, points, sample
+from faults.warm import Done, Warm
+
+Record = Callable[[str, object], None]
+
+_ACCEPT = "accepts: [{type: job.run, accepts_from: ['*']}]"
+_DECLARATION = f"agents: [{{id: lab.one, address: one@lab.internal, {_ACCEPT}}}]\n"
+_LARGER = (
+    f"agents: [{{id: lab.one, address: one@lab.internal, {_ACCEPT}}}, "
+    f"{{id: lab.two, address: two@lab.internal, {_ACCEPT}}}]\n"
+)
+_BODY = b"the only copy there is\n"
+_LETTER = (
+    b"---\nto: one@lab.internal\nfrom: sender@lab.internal\ntype: job.run\nsubject: only one\n"
+    b"correlation_id: run-1\nsent_at: 2026-03-04T10:00:00Z\n---\n" + _BODY
+)
+
+
+@dataclass
+class Desk:
+    """A small office, and how it is run."""
+
+    root: Path
+    warm: Warm
+
+    def run(self, *arguments: str, strace: tuple[str, ...] = ()) -> Done:
+        """Run a command."""
+        return self.warm.run("--root", str(self.root), *arguments, strace=strace)
+
+    def do(self, *arguments: str) -> None:
+        """Run a command that must succeed."""
+        done = self.run(*arguments)
+        assert done.code == 0, (arguments, done.code, done.err)
+
+    def holding(self, content: bytes) -> list[str]:
+        """Return the visible files that hold these bytes, by their paths in the office."""
+        found = []
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = Path(folder, name)
+                shown = str(path.relative_to(self.root))
+                mail = shown.startswith(("outbox/", "inboxes/", "dead-letter/")) and "/tmp/" not in shown
+                if mail and not name.startswith(".") and content in path.read_bytes():
+                    found.append(shown)
+        return sorted(found)
+
+
+class Case:
+    """One command, how its office is made, what is always true of it, and what is true at the end."""
+
+    arguments: tuple[str, ...] = ()
+
+    def make(self, desk: Desk) -> None:
+        """Make the office."""
+
+    def holds(self, desk: Desk) -> None:
+        """Assert what is true at every moment."""
+
+    def again(self, desk: Desk) -> None:
+        """Do what a person would do after the fault, and assert that all is well then."""
+
+
+class Send(Case):
+    """A letter is in the outbox, whole, or is not."""
+
+    arguments = (
+        *("send", "--to", "one@lab.internal", "--from", "sender@lab.internal", "--type", "job.run"),
+        *("--subject", "only one", "--correlation", "run-1", "--text", _BODY.decode()),
+    )
+
+    def holds(self, desk: Desk) -> None:
+        sent = desk.holding(b"")
+        assert len(sent) <= 1 and sent == desk.holding(_BODY), sent
+
+    def again(self, desk: Desk) -> None:
+        sent = desk.holding(_BODY)
+        desk.do("route")
+        there = desk.holding(_BODY)
+        assert len(there) == len(sent) and all(name.startswith("inboxes/lab.one/unread/") for name in there), there
+        desk.do(*self.arguments, "--now")
+        assert len(desk.holding(_BODY)) == len(sent) + 1
+
+
+class Ack(Case):
+    """A message is unread or read, never both, never neither."""
+
+    arguments = ("ack", "lab.one")
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER)
+        desk.do("route")
+        (name,) = os.listdir(desk.root / "inboxes/lab.one/unread")
+        self.arguments = ("ack", "lab.one", name)
+
+    def holds(self, desk: Desk) -> None:
+        there = desk.holding(_BODY)
+        assert len(there) == 1 and there[0].startswith("inboxes/lab.one/"), there
+
+    def again(self, desk: Desk) -> None:
+        assert_civil(desk.run(*self.arguments))
+        self.holds(desk)
+        assert desk.holding(_BODY)[0].startswith("inboxes/lab.one/read/")
+
+
+class Retry(Case):
+    """A dead letter is dead or in the outbox; it reaches its recipient once, with the number that it had."""
+
+    arguments = ("dead-letter", "retry", "letter.md")
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"one@", b"two@"))
+        desk.do("route")
+        assert desk.holding(_BODY) == ["dead-letter/letter.md"]
+        (desk.root / "registry.d" / "lab.yml").write_text(_LARGER)
+        desk.do("registry", "merge")
+
+    def holds(self, desk: Desk) -> None:
+        there = desk.holding(_BODY)
+        assert len(there) == 1 and there[0].startswith(("dead-letter/", "outbox/")), there
+
+    def again(self, desk: Desk) -> None:
+        desk.do("dead-letter", "retry", "--all")
+        desk.do("route")
+        (there,) = desk.holding(_BODY)
+        assert there.startswith("inboxes/lab.two/unread/20260304T100000Z-000001-"), there
+        assert os.listdir(desk.root / "dead-letter") == []
+        log = (desk.root / "logs/delivery-log.jsonl").read_text()
+        assert log.count('"action":"delivered"') == 1 and log.count('"action":"dead-letter"') == 1, log
+
+
+class Merge(Case):
+    """The registry is the old one or the new one, and mail is routed by either."""
+
+    arguments = ("registry", "merge")
+
+    def make(self, desk: Desk) -> None:
+        self._old = (desk.root / "agent-registry.yml").read_bytes()
+        (desk.root / "registry.d" / "lab.yml").write_text(_LARGER)
+
+    def holds(self, desk: Desk) -> None:
+        registry = (desk.root / "agent-registry.yml").read_bytes()
+        assert registry == self._old or (b"lab.two" in registry and registry.endswith(b"# end of registry\n")), registry
+
+    def again(self, desk: Desk) -> None:
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER)
+        desk.do("route")
+        desk.do("registry", "merge")
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"one@", b"two@"))
+        desk.do("route")
+        assert [name.split("/")[1] for name in desk.holding(_BODY)] == ["lab.one", "lab.two"]
+        assert not [name for name in os.listdir(desk.root) if name.endswith(".tmp")]
+
+
+def _made(case: Case, root: Path, warm: Warm) -> Desk:
+    shutil.rmtree(root, ignore_errors=True)
+    desk = Desk(root, warm)
+    desk.do("init")
+    (root / "registry.d" / "lab.yml").write_text(_DECLARATION)
+    desk.do("registry", "merge")
+    case.make(desk)
+    return desk
+
+
+def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[Point]:
+    done = _made(case, root, warm).run(*case.arguments, strace=("-e", f"trace={optional(names)}"))
+    assert done.code == 0, done
+    return points(done.trace, names, f'"{root}')
+
+
+_cases = pytest.mark.parametrize("case", [Send(), Ack(), Retry(), Merge()], ids=["send", "ack", "retry", "merge"])
+
+
+@_cases
+def test_a_command_killed_anywhere(warm: Warm, directory: Path, record_property: Record, case: Case) -> None:
+    """Killed at any call: every message in exactly one place, the registry whole; doing it again does it."""
+    root = directory / "commands" / "killed"
+
+    def kill(point: Point) -> None:
+        desk = _made(case, root, warm)
+        inject = f"inject={point.name}:signal=KILL:when={point.number}"
+        done = desk.run(*case.arguments, strace=("-e", f"trace={point.name}", "-e", inject))
+        assert done.killed, f"it was not killed: {done}"
+        case.holds(desk)
+        case.again(desk)
+
+    chosen = sample(_points(case, root, warm, CHANGING), 25)
+    record_property("kills", len(chosen))
+    collect(kill, chosen)
+
+
+@_cases
+def test_a_command_meets_an_error_anywhere(
+    warm: Warm, directory: Path, record_property: Record, case: Case
+) -> None:
+    """Any error at any call: the same, and it is told of in words."""
+    root = directory / "commands" / "failing"
+
+    def fail(item: tuple[Point, str]) -> None:
+        point, error = item
+        desk = _made(case, root, warm)
+        inject = f"inject={point.name}:error={error}:when={point.number}"
+        done = desk.run(*case.arguments, strace=("-e", f"trace={point.name}", "-e", inject))
+        assert "(INJECTED)" in done.trace, "no error was injected"
+        assert_civil(done)
+        case.holds(desk)
+        case.again(desk)
+
+    cases = [(point, error) for point in _points(case, root, warm, FALLIBLE) for error in ERRORS]
+    chosen = sample(cases, 25)
+    record_property("errors", len(chosen))
+    collect(fail, chosen)
