@@ -17,7 +17,7 @@ from postmaster.inspection import Inspected
 from postmaster.inventory import File, Findings, Inventory, Mailbox, home_of
 from postmaster.ledger import At, Copy, Dead, Difference, Letter
 from postmaster.office import Office, visible
-from postmaster.posting import REASON_SUFFIX
+from postmaster.refusals import REASON_SUFFIX
 
 FIELDS: Final = ("id", "sequence", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _ATTEMPTS: Final = 3

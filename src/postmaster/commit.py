@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from postmaster import delivery_log, durable, journal, maildir, outbox, reasons
+from postmaster import delivery_log, durable, journal, maildir, outbox, reasons, refusals
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.journal import Batch, Entry, Publication
@@ -50,6 +50,9 @@ def deferral(record: Record, reason: str, detail: str) -> Record:
 def carry_out(office: Office, batch: Batch, *, again: bool) -> tuple[list[Record], list[str]]:
     """Do what a committed batch says, then drop its journal.
 
+    No temporary is removed before the journal is dropped: while it stands, "the temporary is gone" means "it was
+    renamed", and nothing else.
+
     Args:
         again: the batch is recovered from a run that ended in the middle.
 
@@ -59,20 +62,25 @@ def carry_out(office: Office, batch: Batch, *, again: bool) -> tuple[list[Record
     Raises:
         DiskFault: it cannot go on; the journal stays and the next run goes on from here.
     """
-    logged: set[bytes] = set()
+    work = _Work(office, batch, again)
     if again:
-        every = [delivery_log.encode(record) for entry in batch.entries for record in entry.records]
-        logged = set(every) - set(delivery_log.missing_lines(office, every, batch.log_position))
-    touched: set[str] = set()
+        _guarded(durable.sync_directory, office.private)
     for entry in batch.entries:
-        _publish(office, batch, entry, touched, logged, again=again)
-    for directory in sorted(touched):
-        _guarded(durable.sync_directory, directory)
+        work.deliver(entry)
+    work.sync_mailboxes()
+    for entry in batch.entries:
+        work.bury(entry)
+    work.sync_dead_letters()
     records = [record for entry in batch.entries for record in _deferred_first(entry.records)]
     lines = [delivery_log.encode(record) for record in records]
-    delivery_log.append(office, [line for line in lines if line not in logged])
+    missing = delivery_log.missing_lines(office, lines, batch.log_position) if again else lines
+    delivery_log.append(office, missing, sync_always=again)
     problems = _clear_outbox(office, batch, again=again)
     _guarded(journal.drop, office)
+    for entry in batch.entries:
+        if entry.ending == journal.KEEP:
+            for publication in entry.publications:
+                durable.remove(publication.temporary.path)
     return records, problems
 
 
@@ -92,78 +100,147 @@ def _deferred_first(records: list[Record]) -> list[Record]:
     return sorted(records, key=lambda record: record["action"] != reasons.DEFERRED)
 
 
-def _publish(office: Office, batch: Batch, entry: Entry, touched: set[str], logged: set[bytes], *, again: bool) -> None:
-    """Give every temporary of an entry its final name; turn what fails into deferrals."""
-    failed = False
-    for publication in entry.publications:
-        if failed and publication.agent is None and entry.ending != journal.REMOVE:
-            _put_off(entry, publication.lines, "io-error", "held back while another copy of the message waits")
-            durable.remove(publication.temporary.path)
-            continue
-        if logged and all(delivery_log.encode(entry.records[line]) in logged for line in publication.lines):
-            continue
-        try:
-            _publish_one(office, batch, entry, publication, again=again)
-            touched.add(os.path.dirname(publication.target))
-        except OSError as fault:
-            failed = True
-            where = office.shown(fault.filename or os.path.dirname(publication.target))
-            _put_off(entry, publication.lines, fault_reason(fault), f"{where}: {fault.strerror}")
-            with contextlib.suppress(OSError):
-                os.unlink(publication.temporary.path)
-    if not failed and entry.ending == journal.MOVE:
-        assert entry.moved_to is not None
-        try:
-            _move(office, batch, entry)
-            touched.add(os.path.dirname(entry.moved_to))
-        except OSError as fault:
-            failed = True
-            _put_off_refusals(entry, f"{office.shown(entry.moved_to)}: {fault.strerror}")
-    if failed:
-        entry.ending = journal.KEEP
+class _Work:
+    """The visible part of carrying out a batch: names in the mailboxes and in dead-letter/."""
 
+    def __init__(self, office: Office, batch: Batch, again: bool) -> None:
+        self._office = office
+        self._batch = batch
+        self._again = again
+        self._logged: set[bytes] = set()
+        if again:
+            every = [delivery_log.encode(record) for entry in batch.entries for record in entry.records]
+            self._logged = set(every) - set(delivery_log.missing_lines(office, every, batch.log_position))
+        self._touched: dict[str, list[tuple[Entry, Publication]]] = {}
+        self._buried = False
 
-def _put_off_refusals(entry: Entry, detail: str) -> None:
-    """Turn refusals whose letter cannot be moved into deferrals; their reason file is no longer true."""
-    for publication in entry.publications:
-        if publication.agent is None:
-            _put_off(entry, publication.lines, "io-error", detail)
-            durable.remove(publication.target)
+    def deliver(self, entry: Entry) -> None:
+        """Give the copies in mailboxes their final names; put off what fails."""
+        for publication in entry.publications:
+            if publication.agent is None or self._is_logged(entry, publication):
+                continue
+            try:
+                self._publish(entry, publication)
+            except OSError as fault:
+                where = self._office.shown(fault.filename or os.path.dirname(publication.target))
+                _put_off(entry, publication.lines, fault_reason(fault), f"{where}: {fault.strerror}")
+            else:
+                self._touched.setdefault(os.path.dirname(publication.target), []).append((entry, publication))
 
+    def _is_logged(self, entry: Entry, publication: Publication) -> bool:
+        lines = (delivery_log.encode(entry.records[line]) for line in publication.lines)
+        return bool(self._logged) and all(line in self._logged for line in lines)
 
-def _publish_one(office: Office, batch: Batch, entry: Entry, publication: Publication, *, again: bool) -> None:
-    while True:
-        try:
-            maildir.publish(publication.temporary, publication.target, again=again)
+    def _publish(self, entry: Entry, publication: Publication) -> None:
+        while True:
+            try:
+                maildir.publish(publication.temporary, publication.target, again=self._again)
+                return
+            except FileExistsError:  # somebody else made this name since it was chosen
+                directory, name = os.path.split(publication.target)
+                publication.target = os.path.join(directory, maildir.free_name(directory, name))
+                for line in publication.lines:
+                    entry.records[line]["path"] = self._office.shown(publication.target)
+                journal.recommit(self._office, self._batch)
+
+    def sync_mailboxes(self) -> None:
+        """Make the new names durable; copies in a mailbox that refuses are put off, and found there by the next run."""
+        for directory, published in sorted(self._touched.items()):
+            try:
+                durable.sync_directory(directory)
+            except OSError as fault:
+                for entry, publication in published:
+                    detail = f"{self._office.shown(directory)}: cannot be synced: {fault.strerror}"
+                    _put_off(entry, publication.lines, fault_reason(fault), detail)
+
+    def bury(self, entry: Entry) -> None:
+        """Put the refused letter and its reason into dead-letter/; only if no other copy was put off since."""
+        parts = [one for one in entry.publications if one.agent is None]
+        lines = [line for one in parts for line in one.lines]
+        prepared_to_stay = entry.ending == journal.KEEP
+        if not prepared_to_stay and any(record["action"] == reasons.DEFERRED for record in entry.records):
+            entry.ending = journal.KEEP
+            _put_off(entry, lines, "io-error", "held back while another copy of the message waits")
             return
-        except FileExistsError:  # somebody else made this name since it was chosen
-            directory, name = os.path.split(publication.target)
-            publication.target = os.path.join(directory, maildir.free_name(directory, name))
-            for line in publication.lines:
-                if publication.agent is not None:
-                    entry.records[line]["path"] = office.shown(publication.target)
-            journal.recommit(office, batch)
-
-
-def _move(office: Office, batch: Batch, entry: Entry) -> None:
-    """Move a dead letter out of the outbox."""
-    while True:
-        assert entry.moved_to is not None
-        try:
-            outbox.move(office.outbox, entry.source, entry.moved_to)
+        if not parts or all(self._is_logged(entry, one) for one in parts):
             return
-        except FileExistsError:
-            directory, name = os.path.split(entry.moved_to)
-            entry.moved_to = os.path.join(directory, maildir.free_name(directory, name))
-            for record in entry.records:
-                if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
-                    record["path"] = office.shown(entry.moved_to)
-            journal.recommit(office, batch)
+        done: list[Publication] = []
+        try:
+            self._choose_pair(entry, parts)
+            for part in parts:
+                maildir.publish(part.temporary, part.target, again=self._again)
+                done.append(part)
+            self._buried = True
+            if entry.ending == journal.MOVE and not self._move(entry):
+                self._vanished(entry, parts)
+        except OSError as fault:
+            for part in done:
+                _undo(part)
+            entry.ending = journal.KEEP
+            where = self._office.shown(fault.filename or self._office.dead_letter)
+            reason = "disk-full" if fault_reason(fault) == "disk-full" else "io-error"
+            _put_off(entry, lines, reason, f"{where}: {fault.strerror}")
+
+    def _move(self, entry: Entry) -> bool:
+        assert entry.moved_to is not None
+        if outbox.move(self._office.outbox, entry.source, entry.moved_to):
+            return True
+        return self._again or _is_there(entry.source, entry.moved_to)
+
+    def _vanished(self, entry: Entry, parts: list[Publication]) -> None:
+        """Say of a refused letter that its sender took it back, or replaced it, before it could be moved."""
+        for part in parts:
+            _undo(part)
+            durable.remove(part.temporary.path)
+        for record in entry.records:
+            if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
+                record["path"] = None
+                record["detail"] = "; ".join(filter(None, (record.get("detail"), "its sender has taken it back")))
+        entry.ending = journal.REMOVE  # nothing is left under its name, or another letter, which stays
+
+    def _choose_pair(self, entry: Entry, parts: list[Publication]) -> None:
+        """Make sure that letter and reason have names that are free and belong together."""
+        old = next(part.target for part in parts if part.target.endswith(refusals.REASON_SUFFIX))
+        name = old.removesuffix(refusals.REASON_SUFFIX)
+        clear = all(
+            not os.path.lexists(part.target) or not os.path.lexists(part.temporary.path) for part in parts
+        ) and (entry.moved_to is None or not os.path.lexists(entry.moved_to) or _is_there(entry.source, entry.moved_to))
+        if clear:
+            return
+        new = os.path.join(
+            self._office.dead_letter, refusals.free_pair(self._office.dead_letter, os.path.basename(name))
+        )
+        for part in parts:
+            part.target = part.target.replace(name, new, 1)
+        entry.moved_to = new if entry.moved_to is not None else None
+        for record in entry.records:
+            if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
+                record["path"] = self._office.shown(new)
+        journal.recommit(self._office, self._batch)
+
+    def sync_dead_letters(self) -> None:
+        """Make the names in dead-letter/ durable."""
+        if self._buried or self._again:
+            _guarded(durable.sync_directory, self._office.dead_letter)
+
+
+def _is_there(source: Source, path: str) -> bool:
+    try:
+        return outbox.is_same(source, os.lstat(path))
+    except OSError:
+        return False
+
+
+def _undo(publication: Publication) -> None:
+    """Give a published file its temporary name back; where that fails it stays, and says no more than it knows."""
+    with contextlib.suppress(OSError):
+        durable.rename_new(publication.target, publication.temporary.path)
 
 
 def _put_off(entry: Entry, lines: list[int], reason: str, detail: str) -> None:
     for line in lines:
         entry.records[line] = deferral(entry.records[line], reason, detail)
+    entry.ending = journal.KEEP if entry.ending == journal.REMOVE else entry.ending
 
 
 def _clear_outbox(office: Office, batch: Batch, *, again: bool) -> list[str]:

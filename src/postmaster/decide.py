@@ -104,10 +104,11 @@ def decide(
     Args:
         allow_duplicate: the letter was sent again on purpose (`dead-letter retry --allow-duplicate`).
     """
+    hinted = _Hints(registry)
     verdicts: list[Verdict] = []
     served: set[str] = set()
     for recipient in dict.fromkeys(envelope.to):
-        agents, refusal = _resolve(recipient, envelope.sender, registry)
+        agents, refusal = _resolve(recipient, envelope.sender, hinted)
         if refusal is not None:
             verdicts.append(refusal)
         for agent in agents:
@@ -121,6 +122,23 @@ def decide(
                     reason, detail = "duplicate", f"identical to {earlier}"
             verdicts.append(Verdict(recipient, agent, reason, detail))
     return verdicts
+
+
+class _Hints:
+    """A registry view that looks for near addresses a few times only: a hint costs more than the refusal itself."""
+
+    _LIMIT = 20
+
+    def __init__(self, registry: RegistryView) -> None:
+        self.find = registry.find
+        self.agent = registry.agent
+        self.holders = registry.holders
+        self._suggest = registry.suggest
+        self._left = self._LIMIT
+
+    def suggest(self, recipient: str) -> str | None:
+        self._left -= 1
+        return self._suggest(recipient) if self._left >= 0 else None
 
 
 def _resolve(recipient: str, sender: str, registry: RegistryView) -> tuple[Sequence[Agent], Verdict | None]:

@@ -1,6 +1,7 @@
 """The delivery log: one JSON line per action, append only (docs/formats/delivery-log.md)."""
 
 import contextlib
+import errno
 import fcntl
 import importlib
 import json
@@ -8,7 +9,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, Final
 
 from postmaster import durable
@@ -37,6 +38,9 @@ KEYS: Final = (
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _NAME: Final = re.compile(r"delivery-log.*\.jsonl(\.\d+|-\d+)?(\.gz|\.zst)?")
 
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
+_MAX_SEQUENCE: Final = 2**53  # what every JSON reader and the index can hold
+
 Record = dict[str, Any]
 DAMAGE: Final = (OSError, EOFError, zlib.error)  # what reading a damaged or closed log file raises
 
@@ -57,43 +61,69 @@ def decode(line: bytes) -> Record | None:
 
 
 def _is_ours(record: Record) -> bool:
-    """Tell whether a record has the form of ours: text in every field, a whole number as `sequence`."""
-    if "time" not in record or "action" not in record:
+    """Tell whether a record has the form of ours: a time, text in every field, a whole number as `sequence`."""
+    if "action" not in record or not _TIME.fullmatch(str(record.get("time", ""))):
+        return False
+    sequence = record.get("sequence", 1)
+    if type(sequence) is not int or not 0 < sequence < _MAX_SEQUENCE:
         return False
     return all(type(value) is (int if key == "sequence" else str) for key, value in record.items() if key in KEYS)
 
 
-def append(office: Office, lines: Sequence[bytes]) -> None:
+def check(office: Office) -> None:
+    """Make sure that the log can be written before anything is delivered.
+
+    Raises:
+        DiskFault: it cannot; says what is there instead.
+    """
+    try:
+        with _locked(office):
+            return
+    except OSError as fault:
+        raise DiskFault(
+            f"{office.log}: cannot be written: {fault.strerror or fault}; nothing is routed without a log"
+        ) from fault
+
+
+def append(office: Office, lines: Sequence[bytes], *, sync_always: bool = False) -> None:
     """Append whole lines with one write and make them durable.
 
     A torn last line that a crash or a full disk left is sealed off first: completed if it is the beginning of one
     of `lines`, else ended with a newline. When the disk is full the log is cut back to where it was.
 
+    Args:
+        sync_always: sync the log even if there are no lines: they may have been written but not synced.
+
     Raises:
         DiskFault: the lines are not in the log, or not durably.
     """
-    if not lines:
+    if not lines and not (sync_always and os.path.exists(office.log)):
         return
     try:
         with _locked(office) as descriptor:
             end = os.fstat(descriptor).st_size
-            data = b"".join(lines)
-            torn = _torn_tail(descriptor, end)
-            if torn and data.startswith(torn):
-                data = data[len(torn) :]
-            elif torn:
-                data = b"\n" + data
-            try:
-                durable.write_all(descriptor, data)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, end)
-                raise
+            if lines:
+                _write_lines(descriptor, end, lines)
             os.fsync(descriptor)
-        if end == 0:
+        if end == 0 or sync_always:
             durable.sync_directory(office.logs)
     except OSError as fault:
-        raise DiskFault(f"{office.log}: cannot be written: {fault.strerror}") from fault
+        raise DiskFault(f"{office.log}: cannot be written: {fault.strerror or fault}") from fault
+
+
+def _write_lines(descriptor: int, end: int, lines: Sequence[bytes]) -> None:
+    data = b"".join(lines)
+    torn = _torn_tail(descriptor, end)
+    if torn and data.startswith(torn):
+        data = data[len(torn) :]
+    elif torn:
+        data = b"\n" + data
+    try:
+        durable.write_all(descriptor, data)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise
 
 
 @contextlib.contextmanager
@@ -107,7 +137,7 @@ def _locked(office: Office) -> Iterator[int]:
         )
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(22, "is not a regular file")
+                raise OSError(errno.EINVAL, "it is not a regular file", office.log)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
                 current = os.stat(office.log).st_ino
@@ -205,7 +235,7 @@ def open_log(path: str) -> IO[bytes]:
             raise DiskFault(f"{path}: reading it needs `pip install zstandard` (or `unzstd` it)") from fault
         stream: IO[bytes] = zstandard.open(path, "rb")
         return stream
-    return open(path, "rb")
+    return open(durable.open_regular(path), "rb")
 
 
 def records(office: Office) -> Iterator[Record]:
@@ -231,9 +261,3 @@ def read_records(path: str) -> Iterator[tuple[int, Record]]:
                     yield number, record
     except DAMAGE as fault:
         raise DiskFault(f"{path}: cannot be read: {fault}") from fault
-
-
-def matching(found: Iterable[Record], **wanted: str | None) -> Iterator[Record]:
-    """Yield those records whose fields equal every value that is not None."""
-    asked = {key.rstrip("_"): value for key, value in wanted.items() if value is not None}
-    return (record for record in found if all(str(record.get(key)) == value for key, value in asked.items()))

@@ -6,6 +6,7 @@ Every function raises OSError as the system gave it; the callers know what it me
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from typing import Final
 
@@ -79,6 +80,30 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         return
+
+
+def make_directories(path: str) -> None:
+    """Make a directory, and those above it that are missing, durably: the parent of each is synced."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        make_directories(parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    sync_directory(parent)
+
+
+def open_regular(path: str) -> int:
+    """Open a regular file for reading: no link is followed, no pipe waited for. Raises OSError for anything else."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
 
 
 def sync_directory(path: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
 
-from postmaster import history, message
+from postmaster import message, open_items
 from postmaster.header import Refused
 
 _NAMED: Final = re.compile(r".*Z-(\d{6,})-([0-9a-f]{32})(?:-\d+)?\.md")
@@ -20,7 +20,7 @@ class Inspected:
 
     Attributes:
         fields: the log's fields as its header has them (`sequence` as text).
-        key: history.letter_key of them; None if they cannot be read.
+        key: open_items.letter_key of them; None if they cannot be read.
         sequence: the number in its header; None if there is none.
         faults: what does not fit within the file itself, in words.
         body: the MD5 of its body.
@@ -82,7 +82,7 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
         head = _head(descriptor)
         complete = len(head) < message.HEAD_BYTES
         try:
-            start, end, body = message.split(head, complete=complete)
+            start, end, body = message.split(head, complete=complete, delivered=True)
             if ours:
                 found.fields = message.all_fields(head, start, end)
             else:
@@ -90,7 +90,7 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
         except Refused as fault:
             found.faults.append(f"its header cannot be read: {fault.detail}")
             if not ours:
-                found.key = history.letter_key({})
+                found.key = open_items.letter_key({})
             return found
         digest = md5(memoryview(head)[body:], usedforsecurity=False)
         while hashed and not complete and (part := os.read(descriptor, _CHUNK)):
@@ -100,12 +100,12 @@ def _read(path: str, *, ours: bool, hashed: bool = True) -> Inspected:
         os.close(descriptor)
     if not ours:
         known = {} if found.body is None else {"id": found.body}
-        found.key = history.letter_key({**found.fields, **known})
+        found.key = open_items.letter_key({**found.fields, **known})
         return found
     number = found.fields.get("sequence")
     if isinstance(number, str) and re.fullmatch(r"[1-9]\d{0,17}", number, re.ASCII):
         found.sequence = int(number)
-    found.key = history.letter_key(found.fields)
+    found.key = open_items.letter_key(found.fields)
     return found
 
 

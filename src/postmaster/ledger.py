@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postmaster import delivery_log, history, reasons
+from postmaster import delivery_log, reasons
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.office import Office
+from postmaster.open_items import RETRIED, OpenItem, follow, item_key, letter_key
 
 At = tuple[int, int]  # which log file (index into Ledger.files), which line
-Letter = tuple[bytes, int | None]  # history.letter_key, sequence
+Letter = tuple[bytes, int | None]  # letter_key, sequence
 
 _NUMBERED: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED, reasons.DEFERRED)
 _UNIQUE: Final = len('{"time":"2026-03-04T10:00:00.123456Z')  # the beginning of a line that tells it from others
@@ -79,7 +80,7 @@ class Ledger:
         copies: every delivered copy.
         dead: what must be in dead-letter/, by the path in the log.
         released: dead letters that were put back in the outbox, and under which name there.
-        open_items: letters that must be in the outbox still (history.follow), and where the log opened each.
+        open_items: letters that must be in the outbox still (open_items.follow), and where the log opened each.
     """
 
     office: Office
@@ -89,7 +90,7 @@ class Ledger:
     given: dict[tuple[Letter, str], Copy] = field(default_factory=dict)
     dead: dict[str, Dead] = field(default_factory=dict)
     released: dict[str, tuple[Dead, str]] = field(default_factory=dict)
-    open_items: dict[str, history.OpenItem] = field(default_factory=dict)
+    open_items: dict[str, OpenItem] = field(default_factory=dict)
     opened_at: dict[str, At] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -134,7 +135,7 @@ class Ledger:
             self._delivered(at, record)
         elif action in (reasons.DEAD_LETTER, reasons.REJECTED) and "path" in record:
             self._dead(at, record)
-        elif action == history.RETRIED:
+        elif action == RETRIED:
             self._retried(record)
         elif action not in _NUMBERED and "path" in record and "agent" in record:
             self._moved(record)
@@ -152,7 +153,7 @@ class Ledger:
         flow, sequence = record.get("correlation_id"), record.get("sequence")
         if flow is None or sequence is None or record["action"] not in _NUMBERED:
             return
-        key = history.letter_key(record)
+        key = letter_key(record)
         first = self._numbers.setdefault(flow, {}).setdefault(sequence, (key, at))
         if first[0] != key:
             self._differs(
@@ -165,7 +166,7 @@ class Ledger:
 
     def _delivered(self, at: At, record: Record) -> None:
         agent = record.get("agent", "")
-        letter = (history.letter_key(record), record.get("sequence"))
+        letter = (letter_key(record), record.get("sequence"))
         before = self.given.get((letter, agent))
         if before is not None:
             self._differs(
@@ -182,7 +183,7 @@ class Ledger:
         self.copies.append(copy)
 
     def _dead(self, at: At, record: Record) -> None:
-        letter = (history.letter_key(record), record.get("sequence"))
+        letter = (letter_key(record), record.get("sequence"))
         flow, path = record.get("correlation_id", ""), record["path"]
         before = self.dead.get(path)
         if before is not None and before.letter != letter:
@@ -201,7 +202,7 @@ class Ledger:
 
     def _retried(self, record: Record) -> None:
         """Take out the dead letter that was put back in the outbox; its header may have been mended since."""
-        file, letter = record.get("file", ""), history.letter_key(record)
+        file, letter = record.get("file", ""), letter_key(record)
         if (record["time"], file) in self._retries:
             return  # one letter, a line for each recipient
         self._retries.add((record["time"], file))
@@ -216,16 +217,16 @@ class Ledger:
 
     def _moved(self, record: Record) -> None:
         """Follow a copy that a later line puts elsewhere (archived, returned, read)."""
-        letter = (history.letter_key(record), record.get("sequence"))
+        letter = (letter_key(record), record.get("sequence"))
         copy = self.given.get((letter, record["agent"]))
         if copy is not None:
             copy.path = record["path"]
 
     def _follow(self, at: At, record: Record) -> None:
         before = len(self.open_items)
-        history.follow(record, self.open_items)
+        follow(record, self.open_items)
         if len(self.open_items) > before:
-            self.opened_at[history.item_key(record["file"], history.letter_key(record))] = at
+            self.opened_at[item_key(record["file"], letter_key(record))] = at
 
     def _differs(self, kind: str, place: str, what: str, remedy: str, record: Record) -> None:
         self.differences.append(Difference(kind, place, what, remedy, identity(record)))

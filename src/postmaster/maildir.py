@@ -4,9 +4,9 @@ A message is written in tmp/, synced there, and renamed into unread/, so that a 
 of one.
 """
 
-import contextlib
 import os
 import stat
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ READ: Final = "read"
 FOLDERS: Final = (TMP, UNREAD, READ)
 
 _MARK: Final = "postmaster-"
+_SPARED_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Temporary:
 def make(path: str) -> None:
     """Make a mailbox, or those of its folders that are missing. Raises OSError."""
     for folder in FOLDERS:
-        os.makedirs(os.path.join(path, folder), exist_ok=True)
+        durable.make_directories(os.path.join(path, folder))
 
 
 def open_for_delivery(path: str, *, may_make: bool) -> None:
@@ -46,9 +47,7 @@ def open_for_delivery(path: str, *, may_make: bool) -> None:
     """
     if not may_make:
         os.stat(path)
-    for folder in FOLDERS:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.join(path, folder)) if not may_make else os.makedirs(os.path.join(path, folder))
+    make(path)
     for folder in (TMP, UNREAD):
         checked = os.path.join(path, folder)
         if not stat.S_ISDIR(os.stat(checked).st_mode):
@@ -65,10 +64,19 @@ def clear_temporaries(directory: str) -> None:
 
 
 def stale_temporaries(directory: str) -> list[str]:
-    """Return the names of the temporaries of routers that are no longer alive. Raises OSError."""
+    """Return the names of the temporaries of routers that are no longer at work. Raises OSError.
+
+    The router's lock makes all of them stale but our own; a living owner is spared for an hour all the same, for file
+    systems on which the lock does not work.
+    """
     with os.scandir(directory) as entries:
-        ours = [entry.name for entry in entries if entry.name.startswith((_MARK, "." + _MARK))]
-    return [name for name in ours if not _owner_lives(name)]
+        ours = [entry for entry in entries if entry.name.startswith(_MARK)]
+        old_ns = time.time_ns() - _SPARED_SECONDS * 10**9
+        return [
+            entry.name
+            for entry in ours
+            if not _owner_lives(entry.name) or entry.stat(follow_symlinks=False).st_mtime_ns < old_ns
+        ]
 
 
 def _owner_lives(name: str) -> bool:
@@ -85,9 +93,9 @@ def _owner_lives(name: str) -> bool:
     return True
 
 
-def temporary_name(number: int, *, hidden: bool = False) -> str:
+def temporary_name(number: int) -> str:
     """Return the name of this process's temporary number `number`."""
-    return f"{'.' if hidden else ''}{_MARK}{os.getpid()}-{number}"
+    return f"{_MARK}{os.getpid()}-{number}"
 
 
 def free_name(directory: str, name: str) -> str:
@@ -147,7 +155,7 @@ def move_message(path: str, name: str, origin: str, destination: str) -> str:
         FileNotFoundError: there is no such message in `origin`.
         OSError: the mailbox is closed.
     """
-    os.makedirs(os.path.join(path, destination), exist_ok=True)
+    durable.make_directories(os.path.join(path, destination))
     for candidate in names.free_names(name):
         try:
             durable.rename_new(os.path.join(path, origin, name), os.path.join(path, destination, candidate))

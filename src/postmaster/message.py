@@ -15,7 +15,9 @@ from postmaster.header import Reader, Refused
 from postmaster.times import parse_time
 
 MAX_HEADER_BYTES: Final = 64 * 1024
-HEAD_BYTES: Final = MAX_HEADER_BYTES + 64  # enough of a file to read the largest header
+_OUR_BYTES: Final = 256  # what our two lines take up at most, so that what is delivered can be read again
+HEAD_BYTES: Final = MAX_HEADER_BYTES + _OUR_BYTES + 16  # enough of a file to read the largest header
+MAX_RECIPIENTS: Final = 1000
 MAX_TEXT: Final = 998  # RFC 5322 section 2.1.1: characters in a line, without its end
 
 OURS: Final = ("id", "sequence")
@@ -56,11 +58,12 @@ class Header:
         return self.text.count("\n", 0, self.starts[name]) + 2
 
 
-def split(raw: bytes, *, complete: bool = True) -> tuple[int, int, int]:
+def split(raw: bytes, *, complete: bool = True, delivered: bool = False) -> tuple[int, int, int]:
     """Find the parts of a message: (start of the header's text, start of the closing line, start of the body).
 
     Args:
         complete: whether `raw` is the whole file; if it is only its beginning, a missing end may be further on.
+        delivered: its header holds our two lines besides what its sender may write.
 
     Raises:
         Refused: `malformed-header`.
@@ -73,12 +76,13 @@ def split(raw: bytes, *, complete: bool = True) -> tuple[int, int, int]:
         first = raw[start:].split(b"\n", 1)[0][:80].decode("utf-8", "backslashreplace")
         shown = f"it is {first.rstrip()!a}" if first.strip() else "it is blank"
         raise Refused("malformed-header", f"the header is missing: line 1 must be `---`, {shown}")
-    closing = _CLOSING.search(raw, opening.end(), opening.end() + MAX_HEADER_BYTES + 5)
+    limit = MAX_HEADER_BYTES + (_OUR_BYTES if delivered else 0)
+    closing = _CLOSING.search(raw, opening.end(), opening.end() + limit + 5)
     if closing is not None and closing.end() == closing.start() + 3 and closing.end() < len(raw):
         closing = None  # the search window ended there, not the line
-    if closing is not None and closing.start() - opening.end() <= MAX_HEADER_BYTES:
+    if closing is not None and closing.start() - opening.end() <= limit:
         return opening.end(), closing.start(), closing.end()
-    if closing is not None or not complete or len(raw) - opening.end() > MAX_HEADER_BYTES:
+    if closing is not None or not complete or len(raw) - opening.end() > limit:
         raise Refused("malformed-header", f"the header is not closed within {MAX_HEADER_BYTES // 1024} KiB")
     detail = "the header is not closed: no later line is exactly `---`"
     odd = _ODD_CLOSING.search(raw, opening.end())
@@ -156,7 +160,7 @@ def _check_rewrite(header: Header) -> None:
     """Make sure that cutting lines out left every other field as it was; refuse the message if it did not."""
     rewritten = compose(header, "0" * 32, 1, b"")
     try:
-        start, end, _ = split(rewritten)
+        start, end, _ = split(rewritten, delivered=True)
         fields = Reader(rewritten[start:end].decode()).fields
     except Refused as fault:
         fields = {"unreadable": fault.detail}
@@ -289,4 +293,6 @@ def _recipients(header: Header) -> tuple[tuple[str, ...], str | None]:
         if len(item) > MAX_TEXT:
             return (), where + f"is longer than {MAX_TEXT} characters"
     unique = {address.fold(item): item for item in reversed(items)}
+    if len(unique) > MAX_RECIPIENTS:
+        return (), where + f"names more than {MAX_RECIPIENTS} recipients; give them a role"
     return tuple(reversed(unique.values())), None

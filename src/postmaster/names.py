@@ -20,9 +20,14 @@ def free_names(name: str, room: int = 255) -> Iterator[str]:
     while True:
         suffix = (f"-{number}" if number > 1 else "") + dot + extension
         space = room - len(_bytes(suffix))
-        short = _bytes(stem)[:space].decode("utf-8", "ignore") if len(_bytes(stem)) > space else stem
-        yield short + suffix
+        yield (stem if len(_bytes(stem)) <= space else _cut(stem, space)) + suffix
         number += 1
+
+
+def _cut(stem: str, space: int) -> str:
+    """Return the beginning of `stem` that fits: whole characters, or bare bytes where there are none."""
+    beginning = _bytes(stem)[:space]
+    return beginning.decode("utf-8", "ignore") or beginning.decode("utf-8", "surrogateescape")
 
 
 def _bytes(text: str) -> bytes:

@@ -70,8 +70,12 @@ class Office:
 
     def make_private(self) -> None:
         """Make .postmaster/ if it is not there."""
+        if os.path.isdir(self.private):
+            return
+        from postmaster import durable
+
         try:
-            os.makedirs(self.private, mode=0o700, exist_ok=True)
+            durable.make_directories(self.private)
         except OSError as fault:
             raise CannotCreate(f"{self.private}: {fault.strerror}") from fault
 

@@ -206,11 +206,9 @@ def move(outbox: str, source: Source, target: str) -> bool:
         moved_another = not is_same(source, os.lstat(target))
     except OSError:  # it is moved; what cannot be looked at is taken for what it was a moment ago
         return True
-    if not moved_another:
-        return True
-    durable.rename_new(target, os.path.join(outbox, TAKEN))
-    put_back(outbox, source.name)
-    return False
+    if moved_another:
+        _give_back(outbox, target, source.name)
+    return not moved_another
 
 
 def recover_taken(outbox: str, finished: set[tuple[int, int]]) -> None:
@@ -227,8 +225,13 @@ def recover_taken(outbox: str, finished: set[tuple[int, int]]) -> None:
 
 
 def put_back(outbox: str, name: str) -> None:
-    """Give the taken letter a name in the outbox again: its own, or one near it if that has been taken."""
+    """Give the taken letter a name in the outbox again."""
+    _give_back(outbox, os.path.join(outbox, TAKEN), name)
+
+
+def _give_back(outbox: str, path: str, name: str) -> None:
+    """Rename `path` to its own name in the outbox, or to one near it if that has been taken."""
     for candidate in free_names(name):
         with contextlib.suppress(FileExistsError):
-            durable.rename_new(os.path.join(outbox, TAKEN), os.path.join(outbox, candidate))
+            durable.rename_new(path, os.path.join(outbox, candidate))
             return

@@ -3,26 +3,26 @@
 Nothing here is visible to a receiver. What fails turns into a deferral of that copy and takes no number.
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice, product
 from typing import Final
 
-from postmaster import durable, journal, maildir, message, names, reasons, times
+from postmaster import address, durable, journal, maildir, message, names, reasons, refusals, times
 from postmaster.commit import deferral, fault_reason
 from postmaster.decide import Agent, RegistryView, Verdict, decide
 from postmaster.delivery_log import Record
-from postmaster.history import History, OpenItem
+from postmaster.history import History
 from postmaster.journal import Entry, Publication
 from postmaster.letter import Item
 from postmaster.maildir import Temporary
 from postmaster.office import Office
+from postmaster.open_items import OpenItem
 from postmaster.settings import Settings
 
-SMALL: Final = 16  # up to so many letters are synced one by one; more of them file system by file system
-REASON_SUFFIX: Final = ".reason.yml"
-_DEAD_NAME_BYTES: Final = 255 - len(REASON_SUFFIX)
+SMALL: Final = 16  # up to so many copies are synced one by one; more of them file system by file system
+_NAMES_TRIED: Final = 16  # where a copy may be that an earlier run has put into a mailbox
 
 
 class Posting:
@@ -51,8 +51,8 @@ class Posting:
         self._sync = True
         self.still_deferred = 0
 
-    def begin(self, letters: int, now_ns: int) -> None:
-        """Begin a batch of so many letters, at this time."""
+    def begin(self, copies: int, now_ns: int) -> None:
+        """Begin a batch of so many copies, at this time."""
         self._first.clear()
         self._numbers.clear()
         self._written.clear()
@@ -60,7 +60,7 @@ class Posting:
         self._moved.clear()
         self._history.forget()
         self._now_ns = now_ns
-        self._sync = letters <= SMALL
+        self._sync = copies <= SMALL
         self.still_deferred = 0
 
     def abandon(self) -> None:
@@ -122,11 +122,18 @@ class Posting:
         allow = known is not None and known.allow_duplicate
         if known is None or known.sequence is None:
             return decide(item.envelope, self._registry, self._history, allow_duplicate=allow)
-        waiting = {recipient for recipient, _ in known.pending}
-        envelope = replace(item.envelope, to=tuple(one for one in item.envelope.to if one in waiting))
+        # Only those who are not served yet: another recipient of the same agent must not stand in their place.
+        to = tuple(one for one in item.envelope.to if known.names_any([one]) or not known.is_over_for(one, None))
+        envelope = replace(item.envelope, to=to)
         verdicts = decide(envelope, self._registry, self._history, allow_duplicate=allow)
+        found = {verdict.recipient for verdict in verdicts}
         open_ = [v for v in verdicts if not known.is_over_for(v.recipient, v.agent.id if v.agent else None)]
-        return open_ + _unreached(verdicts, known)
+        doubled = [
+            Verdict(one, None, "duplicate", "its agent is reached by another recipient of this message")
+            for one in to
+            if one not in found
+        ]
+        return open_ + doubled + _unreached(verdicts, known)
 
     def _record(self, base: Record, verdict: Verdict, notes: str | None) -> Record:
         status = reasons.DELIVERED_STATUS if verdict.reason is None else reasons.REASONS[verdict.reason].status
@@ -181,11 +188,12 @@ class Posting:
         unread = os.path.join(agent.inbox, maildir.UNREAD)
         content = message.compose(item.header, item.envelope.id, sequence, memoryview(item.raw)[item.body :])
         stem = f"{times.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
-        if resumed is not None and (there := _already_there(agent.inbox, stem, content)) is not None:
-            record["path"] = self._office.shown(there)
-            entry.records.append(record)
-            return None
         try:
+            there = _already_there(agent.inbox, stem, content) if _was_cut_off(resumed, record, agent) else None
+            if there is not None:
+                record["path"] = self._office.shown(there)
+                entry.records.append(record)
+                return None
             target = self._free(unread, stem)
             temporary = self._write(os.path.join(agent.inbox, maildir.TMP), content)
         except OSError as failed:
@@ -220,11 +228,11 @@ class Posting:
                 closed.append(inbox)
         return closed
 
-    def _write(self, directory: str, content: bytes, *, hidden: bool = False) -> Temporary | None:
+    def _write(self, directory: str, content: bytes) -> Temporary | None:
         if not self._writes:
             return None
         self._count += 1
-        path = os.path.join(directory, maildir.temporary_name(self._count, hidden=hidden))
+        path = os.path.join(directory, maildir.temporary_name(self._count))
         temporary = Temporary(path, durable.write_new(path, content, sync=self._sync))
         self._written.append(temporary)
         return temporary
@@ -245,15 +253,16 @@ class Posting:
         dead = self._office.dead_letter
         lines = list(range(len(entry.records), len(entry.records) + len(refused)))
         try:
-            name = self._dead_name(item.source.name)
-            target = os.path.join(dead, name)
+            target, reason_target = refusals.pair(dead, refusals.free_pair(dead, item.source.name, self._names))
+            self._names |= {target, reason_target}
             records = [{**record, "path": self._office.shown(target)} for _, record in refused]
             if self._writes:
-                copied = self._write(dead, item.raw, hidden=True) if keep else None
-                reason = self._write(dead, reason_file(records), hidden=True)
+                private = self._office.private  # on the disk of dead-letter/: no need to look through all of that
+                copied = self._write(private, item.raw) if keep else None
+                reason = self._write(private, refusals.reason_file(records))
                 if not keep and item.regular and self._sync:
                     durable.sync_file(os.path.join(self._office.outbox, item.source.name))
-                for temporary, path in ((copied, target), (reason, target + REASON_SUFFIX)):
+                for temporary, path in ((copied, target), (reason, reason_target)):
                     if temporary is not None:
                         entry.publications.append(Publication(temporary, path, None, lines))
         except OSError as fault:
@@ -263,16 +272,6 @@ class Posting:
             entry.ending, entry.moved_to = journal.MOVE, target
             self._moved.append(target)
         return None
-
-    def _dead_name(self, name: str) -> str:
-        """Return a free name for a dead letter: the letter's own if it can be."""
-        dead = self._office.dead_letter
-        for candidate in names.free_names(name, _DEAD_NAME_BYTES):
-            paths = {os.path.join(dead, candidate), os.path.join(dead, candidate + REASON_SUFFIX)}
-            if not paths & self._names and not any(os.path.lexists(path) for path in paths):
-                self._names |= paths
-                return candidate
-        raise AssertionError("free_names is endless")
 
     def _expired(self, verdict: Verdict, known: OpenItem | None) -> Verdict | None:
         """Return the verdict `expired` if this copy has waited too long."""
@@ -311,12 +310,12 @@ class Posting:
             for directory in sorted(directories):
                 self._blame(durable.sync_directory, directory)
             return
-        by_device: dict[int, list[str]] = {}
+        by_device: dict[int, set[str]] = {}
         for directory in directories:
-            by_device.setdefault(os.stat(directory).st_dev, []).append(directory)
+            by_device.setdefault(os.stat(directory).st_dev, set()).add(directory)
         for found in by_device.values():
             files = [written.path for written in self._written if os.path.dirname(written.path) in found]
-            self._blame(durable.sync_filesystem, found[0], files)
+            self._blame(durable.sync_filesystem, min(found), files)
 
     def _blame(self, step: Callable[..., None], directory: str, *more: list[str]) -> None:
         try:
@@ -338,59 +337,35 @@ class UnsyncedDevice(Exception):
 
 
 def _unreached(verdicts: list[Verdict], known: OpenItem) -> list[Verdict]:
-    """Return a refusal for every agent whose copy is pending, but whom its recipient (a role) no longer names."""
+    """Return a refusal for every agent whose copy is pending, but whom its role no longer names."""
     reached = {verdict.agent.id for verdict in verdicts if verdict.agent is not None}
     refused = {verdict.recipient for verdict in verdicts if verdict.agent is None}
     return [
         Verdict(recipient, Agent(agent_id, "", "", ()), "unknown-recipient", f"{recipient} is no longer {agent_id}")
         for recipient, agent_id in known.pending
-        if agent_id and agent_id not in reached and recipient not in refused
+        if recipient.startswith(address.ROLE) and agent_id and agent_id not in reached and recipient not in refused
     ]
 
 
+def _was_cut_off(resumed: OpenItem | None, record: Record, agent: Agent) -> bool:
+    """Tell whether a copy with this number may be in the mailbox: it was deferred when it had its number."""
+    if resumed is None or resumed.sequence is None:
+        return False
+    waiting = resumed.waits_for(record["to"], agent.id)
+    return waiting is not None and reasons.action_of(waiting[0]) == reasons.DEFERRED
+
+
 def _already_there(inbox: str, name: str, content: bytes) -> str | None:
-    """Return where an earlier run that was cut off has put this very copy, if it has."""
-    for folder in (maildir.UNREAD, maildir.READ):
-        path = os.path.join(inbox, folder, name)
+    """Return where an earlier run that was cut off has put this very copy, if it has; synced. Raises OSError."""
+    # Its own name may have been taken when it was published: then it has one near it.
+    for candidate, folder in product(islice(names.free_names(name), _NAMES_TRIED), (maildir.UNREAD, maildir.READ)):
+        path = os.path.join(inbox, folder, candidate)
         try:
-            with open(path, "rb") as stream:
-                if stream.read(len(content) + 1) == content:
-                    return path
+            with open(durable.open_regular(path), "rb") as stream:
+                same = stream.read(len(content) + 1) == content
         except OSError:
             continue
+        if same:
+            durable.sync_directory(os.path.dirname(path))
+            return path
     return None
-
-
-def reason_file(records: list[Record]) -> bytes:
-    """Return the text of a reason file: YAML whose values are JSON texts, so that any YAML reader takes them."""
-    first = records[0]
-    lines = [f"# {reasons.REASONS[first['reason']].meaning}"]
-    for key in ("reason", "action", "status", "detail"):
-        if first.get(key) is not None:
-            lines.append(f"{key}: {_yaml(first[key])}")
-    lines.append(f"remedy: {_yaml(reasons.remedy(first['reason']))}")
-    for key in (
-        "time",
-        "file",
-        "id",
-        "sequence",
-        "correlation_id",
-        "from",
-        "type",
-        "subject",
-        "sent_at",
-        "in_reply_to",
-    ):
-        if first.get(key) is not None:
-            lines.append(f"{key}: {_yaml(first[key])}")
-    lines.append("recipients:")
-    for record in records:
-        shown = {key: record.get(key) for key in ("to", "agent", "action", "reason", "status", "detail")}
-        lines.append("  - {" + ", ".join(f"{k}: {_yaml(v)}" for k, v in shown.items() if v is not None) + "}")
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _yaml(value: object) -> str:
-    """Return a number as it is and text as a YAML double-quoted scalar: JSON, with what YAML cannot print escaped."""
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -126,7 +126,7 @@ def load(path: str, limit: int = message.HEAD_BYTES) -> Message:
     """Read a message; of its bytes the first `limit`, which are enough for the header. Raises as `open_regular`."""
     raw, size = read_bytes(path, max(limit, message.HEAD_BYTES))
     try:
-        start, end, body = message.split(raw, complete=size <= len(raw))
+        start, end, body = message.split(raw, complete=size <= len(raw), delivered=True)
         return Message(raw, size, message.all_fields(raw, start, end), body)
     except Refused as fault:
         return Message(raw, size, problem=fault.detail)
@@ -311,7 +311,7 @@ def _log_fields(agent: Agent, content: Message) -> Record:
     """Return what the log says of a message that is in a mailbox."""
     if content.problem is not None:
         return {}
-    start, end, body = message.split(content.raw, complete=content.size <= len(content.raw))
+    start, end, body = message.split(content.raw, complete=content.size <= len(content.raw), delivered=True)
     try:
         found: Record = message.examine(message.read_header(content.raw, start, end, body)).readable
     except Refused:

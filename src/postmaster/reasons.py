@@ -130,3 +130,8 @@ REASONS: Final = {reason.name: reason for reason in _TABLE}
 def remedy(name: str) -> str:
     """Return what to do about the reason called `name`."""
     return REASONS[name].remedy
+
+
+def action_of(name: str) -> str | None:
+    """Return the action that goes with the reason called `name`, or None if there is no such reason."""
+    return REASONS[name].action if name in REASONS else None

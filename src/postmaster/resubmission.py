@@ -16,10 +16,10 @@ from postmaster.dead_letters import DeadLetter
 from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData
-from postmaster.history import ALLOW_DUPLICATE, RETRIED, letter_key
 from postmaster.letter import Item
 from postmaster.office import Office, visible
-from postmaster.posting import REASON_SUFFIX
+from postmaster.open_items import ALLOW_DUPLICATE, RETRIED, letter_key
+from postmaster.refusals import REASON_SUFFIX
 from postmaster.settings import Settings, load_settings
 
 _IDENTITY: Final = ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")

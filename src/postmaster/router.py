@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from postmaster import commit, delivery_log, journal, letter, message, outbox, reasons
+from postmaster import commit, delivery_log, durable, journal, letter, maildir, message, outbox, reasons, times
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.history import History
 from postmaster.journal import Batch
 from postmaster.letter import Item
 from postmaster.office import Office, visible
+from postmaster.open_items import WITHDRAWN
 from postmaster.outbox import Source, Waiting
 from postmaster.posting import Posting, UnsyncedDevice
 from postmaster.registry import compiled
 from postmaster.settings import Settings, load_settings
 
-BATCH_MESSAGES: Final = 1_000
+BATCH_COPIES: Final = 1_000
 BATCH_BYTES: Final = 64 * 1024 * 1024
 _KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
 _KEEP_BYTES: Final = 32 * 1024 * 1024
@@ -126,20 +127,50 @@ class _Pass:
 
     def recover(self) -> None:
         """End what a killed run began."""
-        os.makedirs(self._office.logs, exist_ok=True)
-        os.makedirs(self._office.dead_letter, exist_ok=True)
-        self._account(*commit.recover(self._office))
+        try:
+            durable.make_directories(self._office.logs)
+            durable.make_directories(self._office.dead_letter)
+        except OSError as fault:
+            raise DiskFault(f"{fault.filename or self._office.root}: {fault.strerror}") from fault
+        delivery_log.check(self._office)
+        records, problems = commit.recover(self._office)
+        self._account(records, problems, put_off=_deferred(records))
+        try:
+            maildir.clear_temporaries(self._office.private)  # not before: a journal may name some of them
+        except OSError as fault:
+            raise DiskFault(f"{fault.filename or self._office.private}: {fault.strerror}") from fault
         stuck, problems = commit.retry_removals(self._office)
         self._stuck = {(source.device, source.inode) for source in stuck}
         self.report.problems.extend(problems)
         self.report.deferred += len(stuck)
-        _clear_dead_letter(self._office)
 
     def route(self, posting: Posting, history: History) -> None:
         """Route the outbox, batch by batch."""
+        self._notice_withdrawn(history)
         position = delivery_log.position(self._office)
         for batch in self._batches():
             position = self._post(batch, posting, history, position)
+
+    def _notice_withdrawn(self, history: History) -> None:
+        """Log the open letters that are no longer in the outbox, so that their names can be used again."""
+        if not history.open_items:
+            return
+        there = {visible(name) for name in self._scan()}
+        time_text = times.timestamp(self._clock())
+        records = [
+            {
+                **item.letter,
+                "time": time_text,
+                "action": WITHDRAWN,
+                "sequence": item.sequence,
+                "detail": f"no longer in the outbox; {len(item.pending)} of its copies had not been delivered",
+            }
+            for item in history.open_items.values()
+            if item.letter["file"] not in there
+        ]
+        delivery_log.append(self._office, [delivery_log.encode(record) for record in records])
+        self._count(records)
+        history.catch_up()
 
     def preview(self, posting: Posting) -> None:
         """Decide on everything in the outbox, as one batch."""
@@ -156,25 +187,30 @@ class _Pass:
         """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
         queue, kept = self._survey()
         batch: list[Item] = []
-        size = 0
+        size = copies = 0
         for _, name, _ in queue:
             item = kept.pop(name, None) or self._read(name)
             if item is None:
                 continue
-            if batch and (len(batch) >= BATCH_MESSAGES or size + len(item.raw) > BATCH_BYTES):
+            weight = _copies(item)
+            if batch and (copies + weight > BATCH_COPIES or size + weight * len(item.raw) > BATCH_BYTES):
                 yield batch
-                batch, size = [], 0
+                batch, size, copies = [], 0, 0
             batch.append(item)
-            size += len(item.raw)
+            size += weight * len(item.raw)
+            copies += weight
         if batch:
             yield batch
 
-    def _survey(self) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
-        """Look at every letter once: (time, name, size) of each, sorted, and as many letters as memory may hold."""
+    def _scan(self) -> list[str]:
         try:
-            names = outbox.scan(self._office.outbox)
+            return outbox.scan(self._office.outbox)
         except OSError as fault:
             raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
+
+    def _survey(self) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
+        """Look at every letter once: (time, name, size) of each, sorted, and as many letters as memory may hold."""
+        names = self._scan()
         queue: list[tuple[int, str, int]] = []
         kept: dict[str, Item] = {}
         kept_bytes = 0
@@ -258,8 +294,9 @@ class _Pass:
                 journal.drop(self._office)
                 posting.abandon()
                 continue
+            before = _deferred([record for entry in batch.entries for record in entry.records])
             records, problems = commit.carry_out(self._office, batch, again=False)
-            self._account(records, problems)
+            self._account(records, problems, put_off=_deferred(records) - before)
             self.report.deferred += posting.still_deferred
             history.forget()
             history.catch_up()
@@ -267,7 +304,7 @@ class _Pass:
         raise DiskFault("other writers of the log leave no time to commit a batch; the next run tries again")
 
     def _ready(self, items: list[Item], posting: Posting, position: tuple[int, int]) -> Batch:
-        posting.begin(len(items), self._clock())
+        posting.begin(sum(_copies(item) for item in items), self._clock())
         try:
             entries = [posting.post(item) for item in items]
             posting.sync()
@@ -288,10 +325,11 @@ class _Pass:
 
     # -- the report --------------------------------------------------------------------------------------------
 
-    def _account(self, records: list[Record], problems: list[str]) -> None:
+    def _account(self, records: list[Record], problems: list[str], *, put_off: int) -> None:
+        """Report what a batch did; `put_off` copies were deferred while it was carried out."""
         self._count(records)
         self.report.problems.extend(problems)
-        self.report.deferred += len(problems)
+        self.report.deferred += len(problems) + put_off
 
     def _count(self, records: list[Record]) -> None:
         for record in records:
@@ -303,18 +341,17 @@ class _Pass:
                 self._on_record(record)
 
 
+def _deferred(records: list[Record]) -> int:
+    return sum(record["action"] == reasons.DEFERRED for record in records)
+
+
+def _copies(item: Item) -> int:
+    """Return how many copies an item may become, at least."""
+    return len(item.envelope.to) if item.envelope is not None else 1
+
+
 def _still_there(office: Office, source: Source) -> bool:
     try:
         return outbox.is_same(source, os.lstat(os.path.join(office.outbox, source.name)))
     except OSError:
         return False
-
-
-def _clear_dead_letter(office: Office) -> None:
-    """Remove what a killed run left half-written beside the dead letters."""
-    from postmaster import maildir
-
-    try:
-        maildir.clear_temporaries(office.dead_letter)
-    except OSError as fault:
-        raise DiskFault(f"{office.dead_letter}: {fault.strerror}") from fault

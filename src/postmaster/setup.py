@@ -26,7 +26,7 @@ def make_office(office: Office) -> list[str]:
             office.private,
         ):
             if not os.path.isdir(path):
-                os.makedirs(path)
+                durable.make_directories(path)
                 made.append(path)
         if not os.path.lexists(office.settings_file):
             durable.replace(office.settings_file, TEMPLATE.encode())

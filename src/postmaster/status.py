@@ -15,7 +15,7 @@ from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.history import History
 from postmaster.office import Office, visible
 from postmaster.outbox import Waiting
-from postmaster.posting import REASON_SUFFIX
+from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry import compiled, declarations, merge
 from postmaster.settings import load_settings
 

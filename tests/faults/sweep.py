@@ -71,7 +71,7 @@ def letter(to: str, flow: str, body: str, *, minute: int = 0, type_: str = "job.
 
 _FEW: Final = {
     "a1.md": letter(_BUILDER, "run-1", "one", minute=1),
-    "a3.md": letter(f"[{_BUILDER}, {_CHECKER}]", "run-1", "both", minute=3),
+    "a3.md": letter(f"[{_BUILDER}, {_CHECKER}, {_KEEPER}]", "run-1", "all of them", minute=3),
     "b1.md": letter(_NOBODY, "run-2", "nobody there", minute=1),
 }
 _MIXED: Final = {
@@ -82,15 +82,16 @@ _MIXED: Final = {
     "b2.md": letter(_BUILDER, "run-2", "wrong type", minute=2, type_="job.stop"),
     "b3.md": letter(_BUILDER, "run-2", "right again", minute=3),
     "bad.md": b"no header at all\n",
-    "crowd.md": letter(f"[{_BUILDER}, {_CHECKER}, {_KEEPER}, {_NOBODY}, ghost@lab.internal]", "run-4", "crowd"),
     "same.md": letter(_BUILDER, "run-3", "same"),
     "same2.md": letter(_BUILDER, "run-3", "same"),
 }
 _MANY: Final = {
     **_MIXED,
+    "crowd.md": letter(f"[{_BUILDER}, {_CHECKER}, {_KEEPER}, {_NOBODY}, ghost@lab.internal]", "run-4", "crowd"),
     **{f"c{n}.md": letter((_BUILDER, _CHECKER, _KEEPER)[n % 3], "run-5", f"number {n}", minute=n) for n in range(1, 9)},
 }
-# More than posting.SMALL of them, so that they are synced by file system. `few` begins without `.postmaster/`.
+# `many` makes more copies than posting.SMALL, so that they are synced by file system. `few` begins without
+# `.postmaster/`.
 SCENES: Final = {"few": _FEW, "mixed": _MIXED, "many": _MANY}
 
 
@@ -337,7 +338,7 @@ class Point:
     text: str = field(compare=False)
 
     def __str__(self) -> str:
-        return f"{self.name} number {self.number}: {self.text}"
+        return f"{self.name} number {self.number}: {self.text[:160]}"
 
 
 def points(trace: str, names: Sequence[str], root: str = "") -> list[Point]:
@@ -352,7 +353,7 @@ def points(trace: str, names: Sequence[str], root: str = "") -> list[Point]:
         counts[match[1]] += 1
         begun = begun or root in line
         if begun:
-            found.append(Point(match[1], counts[match[1]], line[:160]))
+            found.append(Point(match[1], counts[match[1]], line))
     return found
 
 

@@ -81,7 +81,7 @@ class Order:
 RENAME, WRITE = "rename.*", "p?writev?(64|2)?"
 JOURNAL = r"\.postmaster/journal"
 LOG = r"logs/delivery-log\.jsonl"
-TEMPORARY = r"(inboxes/[^/]+/tmp|dead-letter)/\.?postmaster-.*"
+TEMPORARY = r"(inboxes/[^/]+/tmp|\.postmaster|dead-letter)/\.?postmaster-.*"
 VISIBLE = r"(inboxes/[^/]+/unread|dead-letter)/[^.].*"
 LETTER = r"outbox/[^.][^/]*"
 TAKEN = r"outbox/\.postmaster-taken"
@@ -131,7 +131,7 @@ def _trace(sweep: Sweep) -> Order:
 def test_everything_is_durable_before_the_next_step(sweep_of: Get, kind: str) -> None:
     """Data before names, names before the log, the log before the letters are unlinked, all before the journal goes."""
     order = _trace(sweep_of(kind))
-    assert bool(order.where("syncfs")) == (kind == "many"), "the scenes should show both ways to sync"
+    assert bool(order.where("syncfs")) == (kind == "many"), "the scenes are to show both ways to sync"
     assert_durable_order(order)
 
 

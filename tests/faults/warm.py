@@ -92,7 +92,9 @@ class Warm:
 
     def _receive(self) -> dict[str, Any]:
         assert self._server.stdout is not None
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        line = self._server.stdout.readline()
+        assert line, "the warm interpreter has ended; what it said is on stderr"
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _attach(self, number: int, trace: Path, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
@@ -180,7 +182,8 @@ def _load_everything() -> None:
             Path(root, "registry.d", "w.yml").write_text(declaration)
             Path(root, "outbox", "dead.md").write_text(letter)
             app.run(["--root", root, "registry", "merge"])
-            app.run(["--root", root, "send", "--to", "a@w.internal", "--from", "a@w.internal", "--type", "t", "-s", "s"])
+            who = ("--to", "a@w.internal", "--from", "a@w.internal", "--type", "t")
+            app.run(["--root", root, "send", *who, "--subject", "s", "--body", "b"])
             app.run(["--root", root, "route", "-v"])
             for name in os.listdir(f"{root}/inboxes/w.a/unread"):
                 app.run(["--root", root, "ack", "w.a", name])

@@ -25,14 +25,14 @@ def drop_the_journal_early() -> None:
     """Drop the journal before the log is written: a kill between the two loses lines, and numbers with them."""
     append = delivery_log.append
 
-    def wrong(office: Any, lines: Any) -> None:
+    def wrong(office: Any, *arguments: Any, **options: Any) -> None:
         durable.remove(office.journal)
-        append(office, lines)
+        append(office, *arguments, **options)
 
     delivery_log.append = wrong
 
 
-def number_anew() -> None:
+def forget_the_journal() -> None:
     """Throw the journal of a killed run away instead of carrying it out."""
 
     def wrong(office: Any) -> None:
@@ -54,10 +54,10 @@ def unlink_before_logging() -> None:
     """Clear the outbox after publishing, but before the log is written."""
     append = delivery_log.append
 
-    def wrong(office: Any, lines: Any) -> None:
+    def wrong(office: Any, *arguments: Any, **options: Any) -> None:
         batch = journal.load(office)
         assert batch is not None
         commit._clear_outbox(office, batch, again=False)
-        append(office, lines)
+        append(office, *arguments, **options)
 
     delivery_log.append = wrong

@@ -132,4 +132,9 @@ def _silence_stdout() -> None:
 
 def say(text: str) -> None:
     """Say something on stderr that is no result: a problem, or what was done on the side."""
-    click.echo("\n".join(f"postmaster: {line}" for line in text.splitlines()), err=True)
+    click.echo("\n".join(f"postmaster: {printable(line)}" for line in text.split("\n")), err=True)
+
+
+def printable(text: str) -> str:
+    """Return `text` with what would drive a terminal or break a line made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))

@@ -9,7 +9,7 @@ import click
 
 from postmaster import maildir, outbox, reading
 from postmaster.cli.answers import echo_json
-from postmaster.cli.route import printable
+from postmaster.cli.app import printable
 from postmaster.decide import Agent
 from postmaster.errors import BadData, UsageProblem
 from postmaster.message import HEAD_BYTES

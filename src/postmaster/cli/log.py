@@ -10,8 +10,7 @@ from typing import Final
 import click
 
 from postmaster import address, delivery_log
-from postmaster.cli.app import say
-from postmaster.cli.route import printable
+from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
 from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office

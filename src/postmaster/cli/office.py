@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmaster import setup
-from postmaster.cli.route import printable
+from postmaster.cli.app import printable
 from postmaster.office import Office
 
 if TYPE_CHECKING:

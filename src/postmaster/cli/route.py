@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from postmaster import reasons, router
-from postmaster.cli.app import say
+from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
 from postmaster.office import Office
 
@@ -43,7 +43,7 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
         for line in lines(answer):
             click.echo(line)
     for problem in report.problems:
-        say(problem)
+        say(printable(problem))
     return 75 if report.deferred and not dry_run else 0
 
 
@@ -69,7 +69,7 @@ def lines(answer: dict[str, Any]) -> list[str]:
     for record in answer["letters"]:
         number = f" #{record['sequence']}" if "sequence" in record else ""
         flow = f" {printable(record['correlation_id'])}{number}" if "correlation_id" in record else ""
-        where = f" -> {record['path']}" if record.get("path") else ""
+        where = f" -> {printable(record['path'])}" if record.get("path") else ""
         why = f" [{record['reason']}] {printable(record['detail'])}" if record.get("reason") else ""
         shown.append(f"{record['action']:<11} {printable(record['file'])}{flow}{where}{why}")
     shown.extend(f"waiting     {printable(one['file'])}: {printable(one['why'])}" for one in answer["waiting"])
@@ -78,8 +78,3 @@ def lines(answer: dict[str, Any]) -> list[str]:
     counted += [f"{len(answer['waiting'])} waiting"] if answer["waiting"] else []
     would = "would be: " if answer["dry_run"] else ""
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
-
-
-def printable(text: str) -> str:
-    """Return `text` with what would drive a terminal or break a line made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))

@@ -11,8 +11,7 @@ import click
 from postmaster import composition, maildir, message, reading, router, submission, times
 from postmaster.address import is_mailbox
 from postmaster.cli.answers import echo_json
-from postmaster.cli.app import say
-from postmaster.cli.route import printable
+from postmaster.cli.app import printable, say
 from postmaster.composition import Draft
 from postmaster.decide import Agent, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem

@@ -195,7 +195,6 @@ def _make_inboxes(office: Office, inboxes: Mapping[str, str]) -> tuple[list[str]
         if all(os.path.isdir(os.path.join(path, folder)) for folder in maildir.FOLDERS):
             continue
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
             maildir.make(path)
         except OSError as fault:
             why = f"{agent_id}: its inbox {office.shown(path)} cannot be made: {fault.strerror}"
