@@ -259,7 +259,7 @@ class _Auditor:
         except OSError as fault:
             self._report.differs("unreadable", "dead-letter", f"cannot be listed: {fault.strerror}", "mend it")
             found = {}
-        self._inventory.temporaries(self._office.dead_letter)
+        self._inventory.temporaries(self._office.private)
         folder = self._office.shown(self._office.dead_letter)
         for path, (dead, file) in self._ledger.released.items():
             if os.path.basename(path) in found:

@@ -91,9 +91,9 @@ def make_directories(path: str) -> None:
         make_directories(parent)
     try:
         os.mkdir(path)
-    except FileExistsError:
+    except FileExistsError as taken:
         if not os.path.isdir(path):
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from taken
     sync_directory(parent)
 
 

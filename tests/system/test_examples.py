@@ -18,7 +18,7 @@ SCRIPTS = [
     EXAMPLES / "common.sh",
     REPOSITORY / ".ci" / "run",
 ]
-SHELL_SCRIPTS = [path for path in SCRIPTS if path.is_file() and path.suffix in ("", ".sh")]
+SHELL_SCRIPTS = [path for path in SCRIPTS if path.is_file() and b"sh\n" in path.read_bytes().split(b"\n", 1)[0] + b"\n"]
 
 
 def test_there_are_stories() -> None:

@@ -104,7 +104,13 @@ def test_rotated_logs_are_shown_first(posted: Box) -> None:
 def test_odd_lines_are_passed_over_and_controls_escaped(posted: Box) -> None:
     """Torn and foreign lines are no records; text from outside cannot drive a terminal."""
     log = posted.root / "logs" / "delivery-log.jsonl"
-    evil = {"time": "t", "action": "delivered", "subject": "\x1b[2J\nfake \ud800", "from": "x", "path": "\u202e"}
+    evil = {
+        "time": "2026-03-04T10:00:00.123456Z",
+        "action": "delivered",
+        "subject": "\x1b[2J\nfake \ud800",
+        "from": "x",
+        "path": "\u202e",
+    }
     log.write_bytes(
         log.read_bytes() + b"[[[\n" + b"[" * 90_000 + b"\n" + json.dumps(evil).encode() + b"\n" + b'{"time":"'
     )

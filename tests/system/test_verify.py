@@ -420,7 +420,7 @@ def test_an_inbox_outside_the_office_counts_and_may_be_moved(lab: Box) -> None:
 def test_what_a_killed_run_left_is_noted_and_no_difference(posted: Box) -> None:
     """A journal, a stale temporary: the next run ends that work, so it is a note."""
     (posted.inbox("lab.builder") / "tmp" / "postmaster-999999999-1").write_bytes(b"x")
-    (posted.root / "dead-letter" / ".postmaster-999999999-2").write_bytes(b"x")
+    (posted.root / ".postmaster" / "postmaster-999999999-2").write_bytes(b"x")
     notes = audit(posted, 0)["notes"]
     assert sum("killed" in note for note in notes) == 2
 
