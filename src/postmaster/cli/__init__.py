@@ -22,7 +22,8 @@ def _run(arguments: list[str]) -> int:
     except Exception as fault:
         if os.environ.get("POSTMASTER_DEBUG"):
             raise
-        cannot_load = isinstance(fault, ImportError)
+        # app.run ends every OSError of a command; one that comes here is of the interpreter, loading a module
+        cannot_load = isinstance(fault, ImportError | OSError)
         what = "cannot be loaded" if cannot_load else f"internal error: {type(fault).__name__}"
         hint = "" if cannot_load else "; set POSTMASTER_DEBUG=1 for the traceback, and please report it"
         sys.stderr.write(f"postmaster: {what}: {fault}{hint}\n")
