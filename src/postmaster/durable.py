@@ -16,6 +16,7 @@ _RENAME_NOREPLACE: Final = 1  # rename(2)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _renameat2: Final = getattr(_libc, "renameat2", None)
 _syncfs: Final = getattr(_libc, "syncfs", None)
+HAS_SYNCFS: Final = _syncfs is not None
 
 
 def write_new(path: str, data: bytes, *, sync: bool, mode: int = 0o666) -> int:
@@ -127,7 +128,8 @@ def sync_file(path: str) -> None:
 def sync_filesystem(directory: str, files: Iterable[str]) -> None:
     """Make `files`, all on the file system that holds `directory`, durable with one call (syncfs(2)).
 
-    Since Linux 5.8 syncfs reports write-back errors. Where there is no syncfs each file is synced by itself.
+    Since Linux 5.8 syncfs reports write-back errors. Where there is no syncfs each file is synced by itself; a
+    directory may be among them.
     """
     if _syncfs is None:
         for path in files:

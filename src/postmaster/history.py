@@ -7,9 +7,10 @@ damaged, or does not fit the log any more (rotated, cut, edited).
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b, md5
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from postmaster import delivery_log, durable, message, reasons
 from postmaster.decide import Envelope
@@ -53,6 +54,25 @@ def _flow_key(flow: str) -> bytes:
     return blake2b(flow.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """How far a log file was read: bytes from its start, and the length and MD5 of the last line there.
+
+    `stamp` is that of the file (`_stamp`) when it was read to its end: while it is the same, nothing is to be read.
+    """
+
+    offset: int = 0
+    length: int = 0
+    last: str = ""
+    stamp: str = ""
+
+    @classmethod
+    def from_json(cls, values: Any) -> "_Segment":
+        """Read what `astuple` gave. Raises ValueError or TypeError for anything else."""
+        offset, length, last, stamp = values
+        return cls(int(offset), int(length), str(last), str(stamp))
+
+
 class History:
     """The log's past, as `decide` and the router ask for it. Close it after use.
 
@@ -67,7 +87,7 @@ class History:
         self._started_over = False
         self._recent = _State()
         self._open: dict[str, OpenItem] = {}
-        self._segments: dict[str, tuple[int, str]] = {}
+        self._segments: dict[str, _Segment] = {}
         self._keyed: tuple[Envelope | None, bytes] = (None, b"")
         self._given: dict[bytes, list[tuple[Envelope, str]]] = {}
         try:
@@ -163,7 +183,7 @@ class History:
         if self._index is None:
             return
         segments, items = json.loads(self._index.text)
-        self._segments = {str(mark): (int(offset), str(last)) for mark, (offset, last) in segments.items()}
+        self._segments = {str(mark): _Segment.from_json(values) for mark, values in segments.items()}
         self._open = {key: OpenItem.from_json(item) for key, item in items.items()}
 
     def _start_over(self) -> None:
@@ -195,37 +215,46 @@ class History:
         """Read every log file on from where it was read to; False if one is gone, or not what was read before."""
         gone = set(self._segments)
         for path in delivery_log.log_files(self._office):
+            stamp = _stamp(os.stat(path))
             with delivery_log.open_log(path) as stream:
                 first = stream.readline()
                 if not first:
                     continue
                 mark = _mark(first)
+                segment = self._segments.get(mark, _Segment())
+                if segment.stamp != stamp:
+                    if segment.offset and not _still_fits(stream, segment):
+                        continue  # it was edited, or is a copy of the beginning of another file, which fits
+                    self._read_on(stream, mark, segment, stamp)
                 gone.discard(mark)
-                offset, last = self._segments.get(mark, (0, ""))
-                if offset and not _still_fits(stream, offset, last):
-                    return False
-                stream.seek(offset)
-                line = b""
-                while (line_read := stream.readline()).endswith(b"\n"):
-                    offset, line = offset + len(line_read), line_read
-                    if (record := delivery_log.decode(line)) is not None:
-                        self._recent.apply(record, self._open)
-                    if self._write and self._recent.count >= _AT_ONCE:
-                        self._segments[mark] = (offset, f"{len(line)} {_mark(line)}")
-                        self._flush()
-                # A whole record whose newline was cut off counts; its place is read again once it is sealed.
-                if line_read and (record := delivery_log.decode(line_read)) is not None:
-                    self._recent.apply(record, self._open)
-                if line:
-                    self._segments[mark] = (offset, f"{len(line)} {_mark(line)}")
         return not gone
+
+    def _read_on(self, stream: IO[bytes], mark: str, segment: "_Segment", stamp: str) -> None:
+        """Take in what follows a segment of a log file."""
+        offset, line = segment.offset, b""
+        stream.seek(offset)
+        while (line_read := stream.readline()).endswith(b"\n"):
+            offset, line = offset + len(line_read), line_read
+            if (record := delivery_log.decode(line)) is not None:
+                self._recent.apply(record, self._open)
+            if self._write and self._recent.count >= _AT_ONCE:
+                self._segments[mark] = _Segment(offset, len(line), _mark(line))
+                self._flush()
+        # A whole record whose newline was cut off counts; its place is read again once it is sealed.
+        if line_read and (record := delivery_log.decode(line_read)) is not None:
+            self._recent.apply(record, self._open)
+        if line:
+            segment = _Segment(offset, len(line), _mark(line))
+        if segment.offset:
+            self._segments[mark] = replace(segment, stamp="" if line_read else stamp)
 
     def _flush(self) -> None:
         """Write what was read to the index. A fault only costs time: the next run reads the log again."""
         rows: dict[bytes, list[Value]] = {_flow_key(flow): [number] for flow, number in self._recent.flows.items()}
         for key, paths in self._recent.sent.items():
             rows[key] = [*paths]
-        text = json.dumps([self._segments, {key: item.to_json() for key, item in self._open.items()}])
+        segments = {mark: astuple(segment) for mark, segment in self._segments.items()}
+        text = json.dumps([segments, {key: item.to_json() for key, item in self._open.items()}])
         try:
             if self._index is None:
                 self._index = create(self._office.history)
@@ -259,16 +288,12 @@ def _mark(line: bytes) -> str:
     return md5(line, usedforsecurity=False).hexdigest()
 
 
-def _still_fits(stream: Any, offset: int, last: str) -> bool:
-    """Tell whether the last line read before still ends at `offset`."""
-    length, _, mark = last.partition(" ")
-    stream.seek(offset - int(length))
-    return _mark(stream.read(int(length))) == mark
+def _still_fits(stream: IO[bytes], segment: _Segment) -> bool:
+    """Tell whether the last line read before still ends where it did."""
+    stream.seek(segment.offset - segment.length)
+    return _mark(stream.read(segment.length)) == segment.last
 
 
-def highest_numbers(found: Iterable[Record]) -> dict[str, int]:
-    """Return the highest number of every flow in `found`, the plain way (the index must agree)."""
-    state = _State()
-    for record in found:
-        state.apply(record, {})
-    return state.flows
+def _stamp(status: os.stat_result) -> str:
+    """Return what changes when a log file does."""
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"

@@ -1,7 +1,8 @@
 """Telling that a run has nothing to do, with a handful of system calls and no imports that cost time.
 
 Cron starts a router every few minutes and most of those find an empty outbox. It must be certain: no mail, nothing
-left by a killed run, and a registry whose compiled form is current (so that a broken one is reported, not skipped).
+left by a killed run, a registry whose compiled form is current and settings that are no younger than the last run (so
+that broken ones are reported, not skipped).
 """
 
 import os
@@ -20,7 +21,18 @@ def is_idle(office: Office) -> bool:
                     return False
         if not stamp.is_current(office):
             return False
+        if _settings_changed(office):
+            return False
         os.utime(office.lock_file)  # the time of the last run; missing before the first one
     except OSError:
         return False
     return not os.path.lexists(office.journal) and not os.path.lexists(office.removals)
+
+
+def _settings_changed(office: Office) -> bool:
+    """Tell whether post-office.yml has changed since the last run that could read it. Raises OSError."""
+    try:
+        settings = os.stat(office.settings_file)
+    except FileNotFoundError:
+        return False
+    return max(settings.st_mtime_ns, settings.st_ctime_ns) >= os.stat(office.lock_file).st_mtime_ns

@@ -16,7 +16,7 @@ from typing import Final
 
 Value = str | int  # texts are gathered, each once; of numbers the highest is kept
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FEWEST: Final = 64  # buckets
 _CROWDED: Final = 8  # keys in a bucket, on average, before there are more buckets
 _SCHEMA: Final = """

@@ -99,7 +99,7 @@ class Inventory:
                 seen = os.stat(path)
             except OSError as fault:
                 if agent:
-                    remedy = "mount or mend it, or make it with `postmaster registry merge`"
+                    remedy = "mount or mend it, or make it with `postmaster registry merge --make-inboxes`"
                     what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
                     self._findings.differs("inbox-missing", self._office.shown(path), what, remedy)
                 continue

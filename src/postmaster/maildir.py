@@ -4,6 +4,7 @@ A message is written in tmp/, synced there, and renamed into unread/, so that a 
 of one.
 """
 
+import errno
 import os
 import stat
 import time
@@ -50,11 +51,17 @@ def open_for_delivery(path: str, *, may_make: bool) -> None:
     make(path)
     for folder in (TMP, UNREAD):
         checked = os.path.join(path, folder)
-        if not stat.S_ISDIR(os.stat(checked).st_mode):
-            raise NotADirectoryError(20, "Not a directory", checked)
+        _check_folder(checked)
         if not os.access(checked, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(13, "Permission denied", checked)
     clear_temporaries(os.path.join(path, TMP))
+
+
+def _check_folder(path: str, *, follow: bool = False) -> None:
+    """Raise NotADirectoryError for what is no directory: a link would lead mail out of its mailbox."""
+    if not stat.S_ISDIR((os.stat if follow else os.lstat)(path).st_mode):
+        what = "a symbolic link, not a directory" if os.path.islink(path) else os.strerror(errno.ENOTDIR)
+        raise NotADirectoryError(errno.ENOTDIR, what, path)
 
 
 def clear_temporaries(directory: str) -> None:
@@ -156,6 +163,8 @@ def move_message(path: str, name: str, origin: str, destination: str) -> str:
         OSError: the mailbox is closed.
     """
     durable.make_directories(os.path.join(path, destination))
+    _check_folder(os.path.join(path, origin))
+    _check_folder(os.path.join(path, destination))
     for candidate in names.free_names(name):
         try:
             durable.rename_new(os.path.join(path, origin, name), os.path.join(path, destination, candidate))
@@ -172,8 +181,7 @@ def check_for_delivery(path: str, *, may_make: bool) -> None:
     for folder in ("", TMP, UNREAD):
         checked = os.path.join(path, folder)
         try:
-            if not stat.S_ISDIR(os.stat(checked).st_mode):
-                raise NotADirectoryError(20, "Not a directory", checked)
+            _check_folder(checked, follow=not folder)
         except FileNotFoundError:
             if not may_make and not folder:
                 raise

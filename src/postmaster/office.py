@@ -62,7 +62,8 @@ class Office:
     def require(self) -> None:
         """Raise ConfigurationFault unless this root is an office."""
         if not os.path.isdir(self.outbox):
-            what = "is not an office (it has no outbox/)" if os.path.isdir(self.root) else "does not exist"
+            what = "is not an office (it has no outbox/)" if os.path.isdir(self.root) else "is not a directory"
+            what = what if os.path.lexists(self.root) else "does not exist"
             raise ConfigurationFault(
                 f"{self.root} {what}; run `postmaster --root {self.root} init`, or name the office with --root "
                 f"or ${ENVIRONMENT}"

@@ -260,7 +260,7 @@ class Posting:
                 private = self._office.private  # on the disk of dead-letter/: no need to look through all of that
                 copied = self._write(private, item.raw) if keep else None
                 reason = self._write(private, refusals.reason_file(records))
-                if not keep and item.regular and self._sync:
+                if not keep and item.regular and (self._sync or not durable.HAS_SYNCFS):
                     durable.sync_file(os.path.join(self._office.outbox, item.source.name))
                 for temporary, path in ((copied, target), (reason, reason_target)):
                     if temporary is not None:
@@ -315,7 +315,7 @@ class Posting:
             by_device.setdefault(os.stat(directory).st_dev, set()).add(directory)
         for found in by_device.values():
             files = [written.path for written in self._written if os.path.dirname(written.path) in found]
-            self._blame(durable.sync_filesystem, min(found), files)
+            self._blame(durable.sync_filesystem, min(found), [*files, *sorted(found)])
 
     def _blame(self, step: Callable[..., None], directory: str, *more: list[str]) -> None:
         try:

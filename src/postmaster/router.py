@@ -71,10 +71,10 @@ def route(
     """
     office.require()
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we hold a lease on it
+    settings = load_settings(office)  # before the lock, which notes the time of this run: see idle.py
     with office.lock(wait=wait) as alone:
         if not alone:
             return Report(busy=True)
-        settings = load_settings(office)
         with compiled.open_view(office) as registry:
             run = _Pass(office, settings, on_record, clock)
             run.recover()

@@ -30,16 +30,19 @@ def load_settings(office: Office) -> Settings:
         ConfigurationFault: it cannot be read, has an unknown key or a value out of range; names file and line.
     """
     try:
-        with open(office.settings_file, "rb") as stream:
-            raw = stream.read()
+        raw, _ = source.read_file(office.settings_file, _MAX_BYTES)
     except FileNotFoundError:
         return Settings()
     except OSError as fault:
         raise ConfigurationFault(f"{office.settings_file}: cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise ConfigurationFault(f"{office.settings_file}: {fault}") from fault
     if not any(line.strip() and not line.lstrip().startswith(b"#") for line in raw.splitlines()):
         return Settings()  # all comments, as `init` writes it: spares the YAML parser
     return parse(raw, office.settings_file)
 
+
+_MAX_BYTES: Final = 1024 * 1024  # of post-office.yml
 
 _NUMBER: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {

@@ -50,7 +50,10 @@ def answer(office: Office, *args: str, code: int = 0) -> Any:
 
 def test_merge_says_what_it_did(office: Office) -> None:
     dry = call(office, "merge", "--dry-run")
-    assert dry.stdout == "added boss\nadded smith\nwould merge: 2 agents\n"
+    assert dry.stdout == (
+        "added boss\nadded smith\n"
+        "would make inbox inboxes/boss\nwould make inbox inboxes/smith\nwould merge: 2 agents\n"
+    )
     done = call(office, "merge")
     assert done.stdout == (
         "added boss\nadded smith\nmade inbox inboxes/boss\nmade inbox inboxes/smith\nmerged: 2 agents\n"

@@ -63,7 +63,6 @@ class _Lazy(click.Group):
     "--root",
     metavar="DIR",
     help=f"The office. Default: ${ENVIRONMENT}, else ~/.dna/post-office.",
-    type=click.Path(file_okay=True),
 )
 @click.version_option(__version__, prog_name="postmaster")
 @click.pass_context

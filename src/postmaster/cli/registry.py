@@ -33,13 +33,18 @@ def registry() -> None:
 
 @registry.command()
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--make-inboxes", is_flag=True, help="Make known inboxes outside the office again that are gone.")
 @_json_option
 @click.pass_obj
-def merge(office: Office, dry_run: bool, as_json: bool) -> int:
+def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> int:
     """Write agent-registry.yml from registry.d/*.yml.
 
     All declarations are checked first; with any problem (exit 78) the old registry is kept. Inboxes that are
-    missing are made. Exit 73: merged, but an inbox could not be made.
+    missing are made; but one outside the office that an earlier merge knew may be on a disk that is not mounted: it
+    is made again with --make-inboxes only.
+
+    Exit codes: 0 merged, or nothing to do, 73 an inbox is missing (what could be merged is), or the registry cannot be
+    written, 78 no office, or problems in the declarations.
 
     \b
     Example:
@@ -47,7 +52,7 @@ def merge(office: Office, dry_run: bool, as_json: bool) -> int:
       postmaster registry merge
     """
     office.require()
-    report = merging.merge(office, dry_run=dry_run)
+    report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
     answer = _merge_answer(report, dry_run)
     if as_json:
         _print_json(answer)
@@ -82,7 +87,8 @@ def _merge_lines(answer: dict[str, Any]) -> list[str]:
     lines += [f"moved {m['id']}: {m['what']} {m['was']} -> {m['now']}" for m in answer["moved"]]
     lines += [f"changed {agent_id}" for agent_id in answer["changed"]]
     lines += [f"removed {agent_id}" for agent_id in answer["removed"]]
-    lines += [f"made inbox {path}" for path in answer["made"]]
+    made = "would make inbox" if answer["dry_run"] else "made inbox"
+    lines += [f"{made} {path}" for path in answer["made"]]
     if answer["unchanged"]:
         return [*lines, f"unchanged: {agents}"]
     return [*lines, f"would merge: {agents}" if answer["dry_run"] else f"merged: {agents}"]

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -21,13 +21,26 @@ from postmaster.settings import load_settings
 from postmaster.submission import Refusal, Submitted
 from postmaster.tracking import Outcome, Watch
 
+
+def _seconds(text: str) -> float:
+    """Read a time to wait: not negative, and an end to it."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_WAIT:  # false for `nan` too
+        raise click.BadParameter(f"{text!r} is no number of seconds from 0 to {_LONGEST_WAIT}")
+    return seconds
+
+
+_LONGEST_WAIT: Final = 30 * 24 * 3600
 _BODY = click.argument("file", required=False)
 _OPTIONS = [
     click.option("--body", "text", metavar="TEXT", help="The body, instead of FILE or standard input; used as it is."),
     click.option("--sent-at", metavar="TIME", help="RFC 3339. Default: now. With the same text again: a duplicate."),
     click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header field of your own."),
     click.option("--now", is_flag=True, help="Route at once, and say what became of the message."),
-    click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait so long for it to be routed."),
+    click.option("--wait", type=_seconds, metavar="SECONDS", help="Wait so long for it to be routed."),
     click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
 ]
 
@@ -242,8 +255,7 @@ def _finish(
         if now or wait is not None:
             watch = Watch(office, [submitted.file], submitted.since, "")
             if now:
-                for problem in router.route(office, wait=True).problems:
-                    say(problem)
+                _route(office)
             outcome = watch.wait(wait or 0)[submitted.file]
             answer |= describe_outcome(outcome)
             code = outcome.exit_code
@@ -256,6 +268,16 @@ def _finish(
     if code == 75:
         say(f"{submitted.path}: {explain(answer['state'])}")
     return code
+
+
+def _route(office: Office) -> None:
+    """Route; a fault is told of, and is no fault of sending: the letter waits for a run that can route it."""
+    try:
+        problems = router.route(office, wait=True).problems
+    except PostmasterError as fault:
+        problems = [str(fault)]
+    for problem in problems:
+        say(problem)
 
 
 def describe(office: Office, submitted: Submitted) -> dict[str, Any]:

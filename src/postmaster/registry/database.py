@@ -93,7 +93,7 @@ def open_file(path: str) -> sqlite3.Connection:
     Raises:
         sqlite3.DatabaseError: it is damaged, cut short, or of another version.
     """
-    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1", uri=True)
     try:
         _check(connection, os.stat(path).st_size)
     except BaseException:

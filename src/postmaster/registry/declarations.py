@@ -28,14 +28,12 @@ class Declared:
         entry: the entry in its one form; what could not be understood of it is left out.
         raw: the entry as typed.
         path: where in `document` it stands.
-        inbox_given: whether the declaration says where the inbox is.
     """
 
     entry: Entry
     raw: dict[str, Any]
     document: Document
     path: Path
-    inbox_given: bool
 
     @property
     def where(self) -> str:
@@ -133,7 +131,7 @@ def _entries(document: Document, inbox_of: Callable[[str], str], **origin: str) 
     for number, raw in enumerate(data if isinstance(data, list) else ()):
         if isinstance(raw, dict):
             entry = normalise(raw, inbox_of, origin)
-            found.append(Declared(entry, raw, document, (*base, number), bool(_text(raw.get("inbox")))))
+            found.append(Declared(entry, raw, document, (*base, number)))
     return found
 
 

@@ -65,9 +65,10 @@ class Plan:
     entries: Sequence[Entry] = ()
     raw: bytes = b""
     inboxes: Mapping[str, str] = field(default_factory=dict)  # agent id -> absolute path
+    known: frozenset[str] = frozenset()  # the inboxes that the registry there is names
 
 
-def merge(office: Office, *, dry_run: bool = False) -> MergeReport:
+def merge(office: Office, *, dry_run: bool = False, make_inboxes: bool = False) -> MergeReport:
     """Write agent-registry.yml from the declarations; with problems the old one is kept.
 
     Commit point: the rename of the new registry. A crash before it leaves the old one, and at most new empty
@@ -75,18 +76,24 @@ def merge(office: Office, *, dry_run: bool = False) -> MergeReport:
 
     Args:
         dry_run: report what would change, and change nothing.
+        make_inboxes: make also inboxes outside the office that earlier merges knew. Without it they are not made
+            again: where a disk is not mounted, their mail would vanish below the mount point.
 
     Raises:
         CannotCreate, DiskFault: the lock or the registry cannot be written; the old registry is kept.
     """
     if dry_run:
-        return plan(office).report
+        planned = plan(office)
+        wanted, failures = _missing(office, planned, make_inboxes=make_inboxes)
+        shown = tuple(office.shown(path) for path in wanted.values())
+        return replace(planned.report, made=shown, failures=tuple(failures))
     with compiled.locked(office):
         durable.remove(os.path.join(office.root, _TEMPORARY))
         planned = plan(office)
         if planned.report.problems:
             return planned.report
-        made, failures = _make_inboxes(office, planned.inboxes)
+        wanted, failures = _missing(office, planned, make_inboxes=make_inboxes)
+        made = _make(office, wanted, failures)
         if not planned.report.unchanged:
             _write(office, planned.raw)
             _compile(office, planned)
@@ -108,6 +115,7 @@ def plan(office: Office) -> Plan:
     old_raw, unreadable = _old(office)
     inboxes = {entry["id"]: office.inbox(entry["inbox"]) for entry in entries}
     report = MergeReport(unchanged=old_raw == raw, agents=len(entries), warnings=tuple(warnings))
+    known = frozenset(inboxes.values())
     if not report.unchanged:
         old: list[Entry] = []
         if old_raw is not None:
@@ -117,7 +125,8 @@ def plan(office: Office) -> Plan:
         if unreadable:
             warnings.append(f"what the old registry said is not known, it is written anew ({unreadable})")
         report = _compare(office, old, entries, inboxes, replace(report, warnings=tuple(warnings)))
-    return Plan(report, entries, raw, inboxes)
+        known = frozenset(_paths(office, old))
+    return Plan(report, entries, raw, inboxes, known)
 
 
 def _old(office: Office) -> tuple[bytes | None, str | None]:
@@ -187,25 +196,50 @@ def _left_behind(office: Office, left: Iterable[tuple[Entry, str]], inboxes: Map
         yield f"UNREAD MAIL: {entry['id']} {why} and leaves {messages} in {where}: {then}"
 
 
-def _make_inboxes(office: Office, inboxes: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Make every missing inbox, durably; return (those made, why others could not be)."""
-    made, failures = [], []
-    parents: dict[str, list[str]] = {}
-    for agent_id, path in inboxes.items():
+def _paths(office: Office, entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield the inboxes of entries of an older registry, as far as they can be read."""
+    for entry in entries:
+        with contextlib.suppress(KeyError, TypeError, ValueError, ConfigurationFault):
+            yield office.inbox(entry["inbox"])
+
+
+def _missing(office: Office, planned: Plan, *, make_inboxes: bool) -> tuple[dict[str, str], list[str]]:
+    """Return the inboxes to be made (agent id -> path), and in words those that are gone and not made again."""
+    wanted: dict[str, str] = {}
+    gone = []
+    for agent_id, path in planned.inboxes.items():
         if all(os.path.isdir(os.path.join(path, folder)) for folder in maildir.FOLDERS):
             continue
+        inside = path.startswith(office.root.rstrip("/") + "/")
+        if inside or make_inboxes or os.path.isdir(path) or path not in planned.known:
+            wanted[agent_id] = path
+            continue
+        gone.append(
+            f"{agent_id}: its inbox {office.shown(path)} is not there: mount its disk, or, if it is to be made, "
+            "`postmaster registry merge --make-inboxes`; its mail waits in the outbox until then"
+        )
+    return wanted, gone
+
+
+def _make(office: Office, wanted: Mapping[str, str], failures: list[str]) -> list[str]:
+    """Make inboxes, durably; return those made, and add to `failures` why others could not be."""
+    made = []
+    parents: dict[str, list[str]] = {}
+    for agent_id, path in wanted.items():
         try:
             maildir.make(path)
         except OSError as fault:
             why = f"{agent_id}: its inbox {office.shown(path)} cannot be made: {fault.strerror}"
-            failures.append(f"{why}; its mail waits in the outbox until that is mended and merged again")
+            inside = path.startswith(office.root.rstrip("/") + "/")
+            again = "merged again" if inside else "merged again with --make-inboxes"
+            failures.append(f"{why}; its mail waits in the outbox until that is mended and {again}")
             continue
         made.append(office.shown(path))
         parents.setdefault(os.path.dirname(path), []).append(path)
     for parent, paths in parents.items():
         with contextlib.suppress(OSError):  # the inboxes are there; after a power loss the next merge makes them
             durable.sync_filesystem(parent, [parent, *paths])
-    return made, failures
+    return made
 
 
 def _write(office: Office, raw: bytes) -> None:

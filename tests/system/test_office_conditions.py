@@ -1,0 +1,232 @@
+"""What an office stands in: its settings, its root, its disks. Faults there are told of, and cost no letter."""
+
+import gzip
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import LAB, Box, arrived, letter
+
+BUILDER = "lab.builder"
+SEND = (
+    *("send", "--to", "builder@lab.internal", "--from", "conductor@lab.internal", "--type", "job.run"),
+    *("--subject", "s", "--body", "b"),
+)
+
+
+def settings(box: Box, text: str) -> Path:
+    """Write post-office.yml."""
+    path = box.root / "post-office.yml"
+    path.write_text(text)
+    return path
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_broken_settings_are_told_of_by_an_idle_run(lab: Box) -> None:
+    """A run with nothing to do still says that post-office.yml cannot be used, every time, until it is mended."""
+    lab.route()
+    time.sleep(0.02)
+    lab.route()
+    settings(lab, "setle_seconds: 5\n")
+    for _ in range(3):
+        assert "did you mean settle_seconds?" in lab.route(check=78).stderr
+    settings(lab, "settle_seconds: 5\n")
+    lab.route()
+    lab.route()
+
+
+def test_settings_moved_in_place_with_an_old_time(lab: Box) -> None:
+    """A broken file whose modification time is old (mv, cp -p) is noticed as well."""
+    lab.route()
+    time.sleep(0.02)
+    lab.route()
+    path = settings(lab, "nonsense: 1\n")
+    os.utime(path, (1, 1))
+    assert lab.route(check=78).stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "huge"])
+def test_settings_that_are_no_small_file(lab: Box, kind: str) -> None:
+    """A named pipe is not waited for, nothing is read without end; the outbox is untouched."""
+    path = lab.root / "post-office.yml"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.write_bytes(b"# x\n" * 500_000)
+    lab.drop("a.md", letter())
+    before = lab.census()
+    done = lab.run("route", timeout=20)
+    assert done.returncode == 78
+    assert str(path) in done.stderr
+    assert lab.census() == before
+
+
+# -- the root ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are no UTF-8")
+def test_a_root_that_is_no_utf_8(tmp_path: Path) -> None:
+    """An office below a directory with an undecodable name works like any other."""
+    box = Box(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 %41?#")))
+    box.init()
+    box.declare("lab", LAB)
+    box.merge()
+    box.drop("a.md", sent := letter())
+    box.route()
+    arrived(box, BUILDER, sent)
+    box.route()
+    box.drop("again.md", sent)
+    box.route()
+    assert box.line("again.md")["reason"] == "duplicate"
+    assert box.run("verify").returncode == 0
+    assert box.run("status", "--json").returncode == 0
+
+
+def test_what_is_wrong_with_a_root(tmp_path: Path) -> None:
+    """A root that is missing, a file, or no office: each is called what it is, and none is a wrong use."""
+    box = Box(tmp_path / "world")
+    for make, said in ((None, "does not exist"), ("file", "is not a directory"), ("directory", "is not an office")):
+        if make == "file":
+            box.root.write_bytes(b"")
+        elif make == "directory":
+            box.root.unlink()
+            box.root.mkdir()
+        done = box.run("inbox", BUILDER)
+        assert (done.returncode, said in done.stderr) == (78, True), done.stderr
+
+
+# -- mailboxes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["tmp", "unread"])
+def test_a_mailbox_folder_that_is_a_link(lab: Box, tmp_path: Path, folder: str) -> None:
+    """Mail is never led out of its mailbox: the letter waits until the link is gone."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path = lab.inbox(BUILDER) / folder
+    shutil.rmtree(path)
+    path.symlink_to(elsewhere)
+    lab.drop("a.md", sent := letter())
+    assert "a symbolic link, not a directory" in lab.route("--dry-run").stdout
+    done = lab.route(check=75)
+    assert "a symbolic link, not a directory" in done.stderr
+    assert lab.line("a.md")["reason"] == "inbox-unavailable"
+    assert list(elsewhere.iterdir()) == []
+    path.unlink()
+    lab.route()
+    arrived(lab, BUILDER, sent)
+
+
+def test_acknowledging_into_a_link(lab: Box, tmp_path: Path) -> None:
+    """`ack` moves nothing through a read/ that is a link."""
+    lab.drop("a.md", letter())
+    lab.route()
+    (mail,) = lab.unread(BUILDER)
+    read = lab.inbox(BUILDER) / "read"
+    shutil.rmtree(read, ignore_errors=True)
+    read.symlink_to(tmp_path)
+    done = lab.run("ack", BUILDER, mail.name)
+    assert done.returncode == 74
+    assert "a symbolic link, not a directory" in done.stderr
+    assert [one.name for one in lab.unread(BUILDER)] == [mail.name]
+
+
+def declared(box: Box, inbox: Path) -> None:
+    """Declare an agent whose inbox is outside the office."""
+    accept = "accepts: [{type: job.run, accepts_from: ['*']}]"
+    box.declare("far", f"agents: [{{id: far.one, address: one@far.internal, inbox: {inbox}, {accept}}}]\n")
+
+
+def test_an_inbox_outside_is_made_once(lab: Box, tmp_path: Path) -> None:
+    """A merge does not make again what an earlier one knew outside the office: its disk may not be mounted."""
+    inbox = tmp_path / "mnt" / "one"
+    declared(lab, inbox)
+    lab.merge()
+    assert (inbox / "unread").is_dir()
+    shutil.rmtree(inbox)
+    for extra in (None, "more"):
+        if extra:
+            lab.declare("more", "agents: [{id: more.a, address: a@more.internal, accepts: []}]\n")
+        done = lab.merge(check=73)
+        assert "mount its disk" in done.stderr and "--make-inboxes" in done.stderr
+        assert not inbox.exists()
+    assert (lab.root / "inboxes" / "more.a" / "unread").is_dir(), "what could be merged is merged"
+    lab.drop("a.md", sent := letter(to="one@far.internal"))
+    lab.route(check=75)
+    assert not inbox.exists()
+    dry = lab.run("registry", "merge", "--make-inboxes", "--dry-run")
+    assert "would make inbox" in dry.stdout and not inbox.exists()
+    assert lab.run("registry", "merge", "--make-inboxes").returncode == 0
+    lab.route()
+    arrived(lab, "far.one", sent, folder=inbox / "unread")
+
+
+def test_an_inbox_outside_that_moved_is_made(lab: Box, tmp_path: Path) -> None:
+    """A new place for an inbox is made by the merge that hears of it first."""
+    declared(lab, tmp_path / "old")
+    lab.merge()
+    declared(lab, tmp_path / "new")
+    lab.merge()
+    assert (tmp_path / "new" / "unread").is_dir()
+
+
+# -- sending -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e99", "soon", ""])
+def test_a_wait_without_an_end(lab: Box, seconds: str) -> None:
+    """A time that never ends is a wrong use; nothing is sent."""
+    done = lab.run(*SEND, "--wait", seconds)
+    assert done.returncode == 64
+    assert "no number of seconds" in done.stderr
+    assert lab.outbox() == []
+
+
+def test_sent_but_not_routed(lab: Box) -> None:
+    """`send --now` whose routing meets a fault has sent: 75, the fault is said, and the next run delivers."""
+    log = lab.root / "logs" / "delivery-log.jsonl"
+    log.mkdir(parents=True)
+    done = lab.run(*SEND, "--now")
+    assert done.returncode == 75, done
+    assert "delivery-log.jsonl" in done.stderr and "not routed yet" in done.stderr
+    assert len(lab.outbox()) == 1 and f"outbox/{lab.outbox()[0]}" in done.stdout
+    log.rmdir()
+    lab.route()
+    assert len(lab.unread(BUILDER)) == 1
+
+
+# -- rotated logs --------------------------------------------------------------------------------------------------
+
+
+def rotated(lab: Box) -> Path:
+    """Route some mail and compress its log; return where that is."""
+    for number in range(3):
+        lab.drop(f"m{number}.md", letter(body=f"{number}\n"))
+    lab.route()
+    log = lab.root / "logs" / "delivery-log.jsonl"
+    packed = lab.root / "logs" / "delivery-log-20260304.jsonl.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    return packed
+
+
+def test_a_copy_of_a_rotated_log_changes_nothing(lab: Box) -> None:
+    """A second file with the beginning of the log gives no number twice, and is no reason to read all again."""
+    packed = rotated(lab)
+    text = gzip.decompress(packed.read_bytes())
+    (lab.root / "logs" / "delivery-log-copy.jsonl").write_bytes(text[: text.index(b"\n") + 1])
+    for number in range(3, 6):
+        lab.drop(f"m{number}.md", letter(body=f"{number}\n"))
+        lab.route()
+        assert lab.line(f"m{number}.md")["sequence"] == number + 1
+    lab.drop("again.md", letter(body="0\n"))
+    lab.route()
+    assert lab.line("again.md")["reason"] == "duplicate"
