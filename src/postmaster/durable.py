@@ -13,6 +13,8 @@ from typing import Final
 _AT_FDCWD: Final = -100  # fcntl.h
 _RENAME_NOREPLACE: Final = 1  # rename(2)
 
+TEMPORARY: Final = "postmaster-"  # how the names of temporaries begin; the number of their process follows
+
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _renameat2: Final = getattr(_libc, "renameat2", None)
 _syncfs: Final = getattr(_libc, "syncfs", None)
@@ -44,9 +46,12 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace(path: str, data: bytes) -> None:
-    """Write a file whole: after a crash it has the old bytes or the new ones. Synced, its directory too."""
+    """Write a file whole: after a crash it has the old bytes or the new ones. Synced, its directory too.
+
+    What a crash leaves has the name of a temporary, and goes with those (maildir.clear_temporaries).
+    """
     directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+    temporary = os.path.join(directory, f"{TEMPORARY}{os.getpid()}-{name}")
     remove(temporary)
     write_new(temporary, data, sync=True)
     try:

@@ -18,7 +18,6 @@ UNREAD: Final = "unread"
 READ: Final = "read"
 FOLDERS: Final = (TMP, UNREAD, READ)
 
-_MARK: Final = "postmaster-"
 _SPARED_SECONDS: Final = 3600
 
 
@@ -77,7 +76,7 @@ def stale_temporaries(directory: str) -> list[str]:
     systems on which the lock does not work.
     """
     with os.scandir(directory) as entries:
-        ours = [entry for entry in entries if entry.name.startswith(_MARK)]
+        ours = [entry for entry in entries if entry.name.startswith(durable.TEMPORARY)]
         old_ns = time.time_ns() - _SPARED_SECONDS * 10**9
         return [
             entry.name
@@ -88,7 +87,7 @@ def stale_temporaries(directory: str) -> list[str]:
 
 def _owner_lives(name: str) -> bool:
     """Tell whether the process that wrote a temporary still runs (signal 0, kill(2)); not so for our own."""
-    number = name.partition(_MARK)[2].partition("-")[0]
+    number = name.partition(durable.TEMPORARY)[2].partition("-")[0]
     if not number.isdecimal() or int(number) == os.getpid():
         return False
     try:
@@ -102,7 +101,7 @@ def _owner_lives(name: str) -> bool:
 
 def temporary_name(number: int) -> str:
     """Return the name of this process's temporary number `number`."""
-    return f"{_MARK}{os.getpid()}-{number}"
+    return f"{durable.TEMPORARY}{os.getpid()}-{number}"
 
 
 def free_name(directory: str, name: str) -> str:

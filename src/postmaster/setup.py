@@ -2,7 +2,7 @@
 
 import os
 
-from postmaster import durable
+from postmaster import durable, maildir
 from postmaster.errors import CannotCreate
 from postmaster.office import Office
 from postmaster.settings import TEMPLATE
@@ -29,6 +29,7 @@ def make_office(office: Office) -> list[str]:
                 durable.make_directories(path)
                 made.append(path)
         if not os.path.lexists(office.settings_file):
+            maildir.clear_temporaries(office.root)  # of an `init` that was killed
             durable.replace(office.settings_file, TEMPLATE.encode())
             made.append(office.settings_file)
     except OSError as fault:

@@ -453,7 +453,7 @@ class Sweep:
     def fail(self, point: Point, error: str) -> None:
         """Let one call fail; nothing is lost, what was not done is said, and the next run mends it."""
         scene = self.build()
-        done = self.run("-e", f"trace={point.name}", "-e", f"inject={point.name}:error={error}:when={point.number}")
+        done = self.run("-e", f"trace={point.name}", *_error(point, error))
         assert "(INJECTED)" in done.trace, "no error was injected"
         assert_civil(done)
         assert_nothing_lost(scene, self.reference)
@@ -464,6 +464,31 @@ class Sweep:
         assert_right_end(scene, self.reference)
         self._assert_settled()
         self._assert_goes_on(scene)
+
+    def points_after_error(self, first: Point, error: str) -> list[Point]:
+        """Return the calls of a run that come after an error that was injected at `first`."""
+        self.build()
+        trace = self.run("-e", f"trace={optional(CHANGING)}", *_error(first, error)).trace
+        found = points(trace, CHANGING, f'"{self._root}')
+        struck = next((place for place, point in enumerate(found) if "(INJECTED)" in point.text), None)
+        # strace takes one injection for each name
+        return [] if struck is None else [point for point in found[struck + 1 :] if point.name != first.name]
+
+    def fail_and_kill(self, first: Point, error: str, second: Point) -> None:
+        """Let one call of a run fail, and kill it at a later one; nothing is lost, and the next run mends it."""
+        scene = self.build()
+        kill = ("-e", f"inject={second.name}:signal=KILL:when={second.number}")
+        done = self.run("-e", f"trace={first.name},{second.name}", *_error(first, error), *kill)
+        assert done.killed and "(INJECTED)" in done.trace, done
+        assert_nothing_lost(scene, self.reference)
+        self._recover()
+        assert_right_end(scene, self.reference)
+        self._assert_settled()
+        self._assert_goes_on(scene)
+
+
+def _error(point: Point, error: str) -> tuple[str, str]:
+    return "-e", f"inject={point.name}:error={error}:when={point.number}"
 
 
 def collect(step: Callable[[_T], None], cases: Sequence[_T]) -> None:

@@ -101,6 +101,22 @@ def test_killed_while_recovering(sweep_of: Get, record_property: Record, chunk: 
     collect(lambda case: sweep.kill_twice(*case), cases)
 
 
+@_chunks
+def test_killed_after_an_error(sweep_of: Get, record_property: Record, chunk: int) -> None:
+    """An error, and later in the same run a kill: what the error changed must be as recoverable as the rest."""
+    sweep = sweep_of("mixed")
+    sweep.build()
+    firsts = [point for point in sweep.points(CHANGING) if _marks_a_state(point)]
+    chooser = random.Random(chunk)
+    cases = []
+    for first in sample(firsts, 16)[chunk::_CHUNKS]:
+        error = chooser.choice(ERRORS)
+        later = [point for point in sweep.points_after_error(first, error) if _marks_a_state(point)]
+        cases += [(first, error, second) for second in chooser.sample(later, min(len(later), 20 if FULL else 4))]
+    record_property("errors with a kill", len(cases))
+    collect(lambda case: sweep.fail_and_kill(*case), cases)
+
+
 @pytest.mark.parametrize("wrong", ["clear_before_publishing", "drop_the_journal_early", "forget_the_journal"])
 def test_the_sweep_can_fail(sweep_of: Get, wrong: str) -> None:
     """A router that does the same in a wrong order looks right, and is found out when it is killed."""
