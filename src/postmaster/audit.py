@@ -3,28 +3,33 @@
 The sum at the end is a conservation law: what came in is unread, read, dead or waiting, or a difference names it.
 No lock is taken. A router or a receiver at work can make the disk and the log differ for a moment, so an audit that
 finds differences while anything moves is done again, and only what both saw is told.
+What cannot be read is one difference; the mail that could not be checked for that is counted in a note, not accused.
 """
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from postmaster import commit, delivery_log, inspection, journal, ledger, names
+from postmaster import commit, delivery_log, inspection, journal, ledger, names, outbox
 from postmaster.errors import DiskFault
 from postmaster.inspection import Inspected
 from postmaster.inventory import File, Findings, Inventory, Mailbox, home_of
 from postmaster.ledger import At, Copy, Dead, Difference, Letter
 from postmaster.office import Office, visible
+from postmaster.outbox import Source
 from postmaster.refusals import REASON_SUFFIX
 
 FIELDS: Final = ("id", "sequence", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _ATTEMPTS: Final = 3
 _COUNTED: Final = (
     *("letters", "copies", "unread", "read", "dead", "waiting"),
-    *("elsewhere", "missing", "unlogged", "hashed"),
+    *("elsewhere", "missing", "unlogged", "unchecked", "hashed"),
 )
+_LOG: Final = "logs"  # the place of what cannot be checked for want of the whole log
+_RESTORE: Final = "restore it from a backup"
 _PUT_BACK: Final = "put back what the log line says, or restore it from a backup"
 
 
@@ -41,7 +46,7 @@ class Audit(Findings):
         came = f"in: {counts['letters']} letters ({counts['copies']} copies)"
         text = f"{came} {'=' if balanced else 'are not the'} {' + '.join(parts)}"
         text += "" if balanced else f" ({there}) that are here"
-        odd = [f"{counts[name]} {name}" for name in ("missing", "unlogged") if counts[name]]
+        odd = [f"{counts[name]} {name}" for name in ("missing", "unlogged", "unchecked") if counts[name]]
         return text + (f": {', '.join(odd)}" if odd else "")
 
 
@@ -52,7 +57,7 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
         ConfigurationFault: this root is no office.
     """
     office.require()
-    position = delivery_log.position(office)
+    position = _position(office)
     found = _Auditor(office).audit()
     for attempt in range(1, _ATTEMPTS):
         quiet = _is_quiet(office, position)
@@ -60,7 +65,7 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
             break  # a receiver's rename shows nowhere, so that what differs is always looked at twice
         if not quiet:
             pause(0.5)
-        position = delivery_log.position(office)
+        position = _position(office)
         before = {(one.kind, one.place) for one in found.differences}
         found = _Auditor(office).audit()
         found.differences = [one for one in found.differences if (one.kind, one.place) in before]
@@ -71,9 +76,17 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
     return found
 
 
-def _is_quiet(office: Office, position: tuple[int, int]) -> bool:
+def _position(office: Office) -> tuple[int, int] | None:
+    """Return where the log ends; None if nobody can tell."""
+    try:
+        return delivery_log.position(office)
+    except OSError:
+        return None
+
+
+def _is_quiet(office: Office, position: tuple[int, int] | None) -> bool:
     """Tell whether nothing was logged since, and no batch is being carried out."""
-    return delivery_log.position(office) == position and not os.path.lexists(office.journal)
+    return _position(office) == position and not os.path.lexists(office.journal)
 
 
 class _Auditor:
@@ -87,6 +100,9 @@ class _Auditor:
         self._expected: dict[tuple[str, str], list[Copy]] = {}  # by mailbox and base name
         self._edited: list[tuple[At, str, Inspected]] = []  # (log line, path, file) that do not agree
         self._alone: list[File] = []  # without a log line
+        self._done: list[Source] = []  # letters that are delivered and logged, and in the outbox still
+        self._unchecked: Counter[str] = Counter()  # by the place that cannot be read
+        self._without_log: Counter[str] = Counter()  # what only a log can have put here: numbered mail, dead letters
         self._held_back: set[str] = set()  # names under which dead letters were to be in the outbox again
 
     def audit(self) -> Audit:
@@ -103,6 +119,7 @@ class _Auditor:
         self._dead_letters()
         waiting = self._outbox()
         self._compare_edited()
+        self._tell_unchecked()
         self._count(waiting)
         self._counts |= {"lines": self._ledger.lines, "mailboxes": len(mailboxes)}
         self._report.differences = _order(self._report.differences)
@@ -118,6 +135,7 @@ class _Auditor:
             path, _, what = str(fault).partition(": ")
             self._report.differs("journal", self._office.shown(path), what, "the office cannot route until then")
             return
+        self._done.extend(stuck)
         for source in stuck:
             self._report.note(
                 f"outbox/{visible(source.name)}: delivered, but could not be removed; the next run tries again"
@@ -137,6 +155,8 @@ class _Auditor:
                 self._unfinished.update(publication.target for publication in entry.publications)
                 if entry.moved_to is not None:
                     self._unfinished.add(entry.moved_to)
+            elif entry.ending == journal.REMOVE:
+                self._done.append(entry.source)
 
     # -- the log against the mailboxes -------------------------------------------------------------------------
 
@@ -192,11 +212,15 @@ class _Auditor:
             if home is None and os.path.lexists(os.path.join(self._office.root, copy.path)):
                 self._counts["elsewhere"] += 1
                 copy.found = copy.path
+            elif not self._ledger.is_last_word(copy.at):
+                self._leave_unchecked(_LOG)
             elif (stray := strays.pop(copy.letter, None)) is not None:
                 copy.found = stray.shown
                 explained.add(stray.shown)
                 what = f"delivered to {copy.agent} as {copy.path}, but it lies in {stray.shown}"
                 self._report.differs("misplaced", self._ledger.place(copy.at), what, "move it back", _named(stray.seen))
+            elif (closed := self._inventory.closed(copy)) is not None:
+                self._leave_unchecked(closed)
             elif home is not None and copy.agent not in agents and not os.path.isdir(home):
                 lost.setdefault(home, []).append(copy)
             else:
@@ -220,9 +244,12 @@ class _Auditor:
     def _unlogged(self) -> None:
         """Tell of files in mailboxes that no line delivered."""
         for found in self._alone:
-            self._counts["unlogged"] += 1
             copy = self._ledger.given.get((found.letter, found.mailbox.agent)) if found.letter else None
-            if copy is not None and copy.found is not None:
+            is_second = copy is not None and copy.found is not None
+            if not is_second and self._is_left_unchecked(found):
+                continue
+            self._counts["unlogged"] += 1
+            if copy is not None and is_second:
                 what = f"a second copy of {copy.found} ({self._ledger.place(copy.at)} delivered one)"
                 self._report.differs("second-copy", found.shown, what, "keep one of the two", _named(found.seen))
                 continue
@@ -230,6 +257,49 @@ class _Auditor:
             what = "mail written straight into an inbox without a log line" + faults
             remedy = "move it to outbox/ to have it routed; if lines were cut from the log, bring them back"
             self._report.differs("unlogged", found.shown, what, remedy, _named(found.seen))
+
+    def _is_left_unchecked(self, found: File) -> bool:
+        """Tell whether a file has no line only because it, or the log, cannot be read. Its hash is checked still."""
+        if found.seen.unreadable:
+            self._report.differs("unreadable", found.shown, "; ".join(found.seen.faults), "mend it")
+            self._counts["unchecked"] += 1
+            return True
+        numbered = inspection.is_numbered(found.name)
+        if not self._ledger.unreadable and not (self._ledger.gone and numbered):
+            return False
+        if numbered and found.seen.faults:
+            self._report.differs(
+                "header-changed", found.shown, "; ".join(found.seen.faults), _RESTORE, _named(found.seen)
+            )
+        self._leave_without_line("messages")
+        return True
+
+    def _leave_without_line(self, kind: str) -> None:
+        if self._ledger.gone:
+            self._without_log[kind] += 1
+            self._counts["unchecked"] += 1
+        else:
+            self._leave_unchecked(_LOG)
+
+    def _leave_unchecked(self, place: str) -> None:
+        self._unchecked[place] += 1
+        self._counts["unchecked"] += 1
+
+    def _tell_unchecked(self) -> None:
+        """Say how much could not be checked, and that the log is gone if it is."""
+        for place, count in sorted((+self._unchecked).items()):
+            self._report.note(f"{place}: {_number(count, 'message')} could therefore not be checked")
+        messages, dead = self._without_log["messages"], self._without_log["dead letters"]
+        if not messages and not dead:
+            return
+        are = "is" if messages == 1 else "are"
+        there = f"{_number(messages, 'numbered message')} {are} in the inboxes" if messages else ""
+        there = there or f"{_number(dead, 'dead letter')} {'is' if dead == 1 else 'are'} here"
+        remedy = "restore it from a backup before anything is routed: numbers start again without it"
+        place = self._office.shown(self._office.log)
+        self._report.differs("log-gone", place, f"the delivery log is gone, though {there}", remedy)
+        if dead and messages:
+            self._report.note(f"dead-letter: {_number(dead, 'dead letter')} could not be checked without the log")
 
     def _compare_edited(self) -> None:
         """Say of every file that does not agree with its line, or with itself, in which fields."""
@@ -248,18 +318,24 @@ class _Auditor:
             body = seen.body is not None and record.get("id") not in (None, seen.body)
             kind = "body-changed" if body else "header-changed"
             identity = ledger.identity(record)
-            self._report.differs(kind, shown, f"{what} ({self._ledger.place(at)})", _PUT_BACK, identity)
+            remedy = _PUT_BACK
+            if seen.unreadable:
+                kind, what, remedy = "unreadable", "; ".join(seen.faults), "mend it"
+            self._report.differs(kind, shown, f"{what} ({self._ledger.place(at)})", remedy, identity)
 
     # -- dead letters ------------------------------------------------------------------------------------------
 
     def _dead_letters(self) -> None:
+        self._inventory.temporaries(self._office.private)
         try:
             with os.scandir(self._office.dead_letter) as entries:
                 found = {visible(entry.name): entry for entry in entries if not entry.name.startswith(".")}
+            os.stat(os.path.join(self._office.dead_letter, os.curdir))
         except OSError as fault:
-            self._report.differs("unreadable", "dead-letter", f"cannot be listed: {fault.strerror}", "mend it")
-            found = {}
-        self._inventory.temporaries(self._office.private)
+            self._report.differs("unreadable", "dead-letter", f"cannot be read: {fault.strerror}", "mend it")
+            for _ in self._ledger.dead:
+                self._leave_unchecked("dead-letter")
+            return
         folder = self._office.shown(self._office.dead_letter)
         for path, (dead, file) in self._ledger.released.items():
             if os.path.basename(path) in found:
@@ -278,16 +354,22 @@ class _Auditor:
                     self._report.differs("reason-alone", path, "a reason file without its letter", "restore the letter")
                 continue
             self._counts["dead"] += 1
-            if name not in logged:
+            has_reason = name + REASON_SUFFIX in found
+            if name not in logged and (self._ledger.unreadable or (self._ledger.gone and has_reason)):
+                self._leave_without_line("dead letters")
+            elif name not in logged:
                 self._counts["unlogged"] += 1
                 remedy = "to have it sent, move it to outbox/"
                 self._report.differs("unlogged", path, "a dead letter without a log line", remedy)
             else:
                 self._dead_letter(entry, path, logged[name])
-            if name + REASON_SUFFIX not in found:
+            if not has_reason:
                 remedy = "its log line has the reason: `postmaster log --json | grep` for the name"
                 self._report.differs("reason-missing", path, "a dead letter without its reason file", remedy)
-        absent = [dead for name, dead in logged.items() if name not in found]
+        missing = [dead for name, dead in logged.items() if name not in found]
+        absent = [dead for dead in missing if self._ledger.is_last_word(dead.at)]
+        for _ in range(len(missing) - len(absent)):
+            self._leave_unchecked(_LOG)
         records = self._ledger.records_at(dead.at for dead in absent)
         for dead in absent:
             self._counts["missing"] += 1
@@ -310,6 +392,9 @@ class _Auditor:
         self._counts["hashed"] += 1
         if seen.key == dead.letter[0]:
             return
+        if not self._ledger.is_last_word(dead.at):  # another may have died under this name since
+            self._leave_unchecked(_LOG)
+            return
         if seen.fields:
             seen.fields = {**seen.fields, "id": seen.body, "sequence": dead.letter[1]}
         self._edited.append((dead.at, path, seen))
@@ -318,21 +403,25 @@ class _Auditor:
 
     def _outbox(self) -> set[str]:
         """Return the names that wait, as the log writes them; tell of letters that were to wait and do not."""
+        opened = self._ledger.opened_at
         try:
             with os.scandir(self._office.outbox) as entries:
                 listed = [entry.name for entry in entries]
         except OSError as fault:
-            self._report.differs("unreadable", "outbox", f"cannot be listed: {fault.strerror}", "mend it")
+            self._report.differs("unreadable", "outbox", f"cannot be read: {fault.strerror}", "mend it")
+            self._unchecked["outbox"] += len(self._ledger.open_items)
             return set()
         waiting = {visible(name) for name in listed if names.is_mail(name)}
-        self._counts["waiting"] = len(waiting)
         if names.TAKEN in listed:
             self._report.note(f"outbox/{names.TAKEN}: a run is at work or was cut off; the next one ends it")
         gone = {
-            key: self._ledger.opened_at[key]
+            key: opened[key]
             for key in self._ledger.open_items
-            if key.partition(" ")[2] not in waiting | self._held_back and key in self._ledger.opened_at
+            if key in opened and key.partition(" ")[2] not in waiting | self._held_back
         }
+        unsure = [key for key, at in gone.items() if not self._ledger.is_last_word(at)]
+        self._unchecked[_LOG] += len(unsure)
+        gone = {key: at for key, at in gone.items() if key not in unsure}
         records = self._ledger.records_at(gone.values())
         later = self._handled_later(gone)
         for key, at in gone.items():
@@ -342,7 +431,16 @@ class _Auditor:
                 remedy = "its sender took it back or changed it: nothing, if that was meant"
                 identity = ledger.identity(records.get(at, {}))
                 self._report.differs("waiting-gone", self._ledger.place(at), what, remedy, identity)
+        waiting -= {visible(source.name) for source in self._done if self._is_there(source)}
+        self._counts["waiting"] = len(waiting)
         return waiting
+
+    def _is_there(self, source: Source) -> bool:
+        """Tell whether a letter that is delivered is in the outbox still, and not another one under its name."""
+        try:
+            return outbox.is_same(source, os.lstat(os.path.join(self._office.outbox, source.name)))
+        except OSError:
+            return False
 
     def _handled_later(self, gone: dict[str, At]) -> set[str]:
         """Return those files that were handled later with another text: changed by their senders as they waited."""
@@ -376,6 +474,10 @@ class _Auditor:
 def _named(seen: Inspected) -> dict[str, Any]:
     named = ledger.identity(seen.fields)
     return {**named, "sequence": seen.sequence} if seen.sequence is not None else named
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _text(value: Any) -> str | None:

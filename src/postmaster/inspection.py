@@ -24,6 +24,7 @@ class Inspected:
         sequence: the number in its header; None if there is none.
         faults: what does not fit within the file itself, in words.
         body: the MD5 of its body.
+        unreadable: the system does not let us read it; `faults` says why.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Inspected:
     sequence: int | None = None
     faults: list[str] = field(default_factory=list)
     body: str | None = None
+    unreadable: bool = False
 
 
 def kind_of(mode: int) -> str | None:
@@ -39,6 +41,11 @@ def kind_of(mode: int) -> str | None:
         return None
     kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe"}
     return kinds.get(stat.S_IFMT(mode), "a socket or a device")
+
+
+def is_numbered(name: str) -> bool:
+    """Tell whether a file has a name that only delivery gives: with its number and its id."""
+    return _NAMED.fullmatch(name) is not None
 
 
 def delivered(path: str) -> Inspected:

@@ -60,6 +60,27 @@ def home_of(office: Office, copy: Copy) -> str | None:
     return os.path.dirname(folder) if os.path.basename(folder) in (maildir.UNREAD, maildir.READ) else None
 
 
+def obstacle(folder: str) -> str | None:
+    """Return what is in the place of a mailbox's folder; None if it is a directory, or missing. Raises OSError.
+
+    A link is one too: it would lead mail out of its mailbox, so that the router does not follow it.
+    """
+    try:
+        mode = os.lstat(folder).st_mode
+    except FileNotFoundError:
+        return None
+    return None if stat.S_ISDIR(mode) else inspection.kind_of(mode) or "a file"
+
+
+def remedy_of_missing(office: Office, inbox: str) -> str:
+    """Return what to do about an inbox that is not there: those outside the office may be on a disk of their own."""
+    if os.path.lexists(inbox):
+        return "mend or move away what is in its place"
+    if inbox.startswith(office.root.rstrip("/") + "/"):
+        return "the next delivery or `postmaster registry merge` makes it"
+    return "mount it, or make it with `postmaster registry merge --make-inboxes`"
+
+
 class Inventory:
     """The mailboxes of an office.
 
@@ -72,6 +93,10 @@ class Inventory:
         self._office = office
         self._findings = findings
         self._unfinished = unfinished
+        self._by_path: dict[str, Mailbox] = {}
+        self._inbox_of: dict[str, str] = {}  # by agent id
+        self._closed: set[str] = set()  # mailboxes, some or all of whose mail cannot be seen
+        self._is_list_closed = False  # inboxes/ itself cannot be read, and has been told of
 
     def mailboxes(self, copies: Iterable[Copy]) -> tuple[list[Mailbox], dict[str, Mailbox]]:
         """Return every mailbox once, and by each path it has: of the registry, below inboxes/, named by the log."""
@@ -79,6 +104,7 @@ class Inventory:
         try:
             with compiled.open_view(self._office, write=False) as registry:
                 candidates.extend((agent.inbox, agent.id) for agent in registry.all_agents())
+            self._inbox_of = {agent: inbox for inbox, agent in candidates}
         except ConfigurationFault as fault:
             what = str(fault).removeprefix(self._office.registry + ": ")
             place = self._office.shown(self._office.registry)
@@ -93,15 +119,12 @@ class Inventory:
                 known.add(home)
                 candidates.append((home, ""))
         found: dict[tuple[int, int], Mailbox] = {}
-        by_path: dict[str, Mailbox] = {}
+        by_path = self._by_path
         for path, agent in candidates:
             try:
                 seen = os.stat(path)
             except OSError as fault:
-                if agent:
-                    remedy = "mount or mend it, or make it with `postmaster registry merge --make-inboxes`"
-                    what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
-                    self._findings.differs("inbox-missing", self._office.shown(path), what, remedy)
+                self._not_opened(path, agent, fault)
                 continue
             if agent and not stat.S_ISDIR(seen.st_mode):
                 what = f"the inbox of {agent} is no directory"
@@ -118,8 +141,12 @@ class Inventory:
         try:
             with os.scandir(self._office.inboxes) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)
-        except OSError as fault:
+        except FileNotFoundError as fault:
             self._findings.differs("inbox-missing", "inboxes", f"cannot be listed: {fault.strerror}", "mend it")
+            return
+        except OSError as fault:
+            self._is_list_closed = True
+            self._findings.differs("unreadable", "inboxes", f"cannot be listed: {fault.strerror}", "mend it")
             return
         for entry in ordered:
             shown = self._office.shown(entry.path)
@@ -132,10 +159,32 @@ class Inventory:
             elif entry.is_dir(follow_symlinks=False):
                 yield entry.path
 
+    def _not_opened(self, path: str, agent: str, fault: OSError) -> None:
+        """Tell of an inbox that is missing, or that nobody can tell of."""
+        shown = self._office.shown(path)
+        if isinstance(fault, (FileNotFoundError, NotADirectoryError)):
+            if agent:
+                what = f"the inbox of {agent} cannot be opened: {fault.strerror}"
+                self._findings.differs("inbox-missing", shown, what, remedy_of_missing(self._office, path))
+            return
+        self._closed.add(path)
+        if not (self._is_list_closed and os.path.dirname(path) == self._office.inboxes):
+            self._findings.differs("unreadable", shown, f"cannot be opened: {fault.strerror}", "mend or mount it")
+
+    def closed(self, copy: Copy) -> str | None:
+        """Return the mailbox (as shown) that a copy may be in unseen, as it cannot be read; None if there is none."""
+        for path in (home_of(self._office, copy), self._inbox_of.get(copy.agent)):
+            if path is not None:
+                path = self._by_path[path].path if path in self._by_path else path
+                if path in self._closed:
+                    return self._office.shown(path)
+        return None
+
     def files(self, mailbox: Mailbox) -> Iterator[File]:
         """Yield every file of mail in a mailbox; a receiver may move them meanwhile."""
-        self.temporaries(os.path.join(mailbox.path, maildir.TMP))
-        seen = {folder: self._list(os.path.join(mailbox.path, folder)) for folder in (maildir.UNREAD, maildir.READ)}
+        if self._is_open(mailbox, maildir.TMP):
+            self.temporaries(os.path.join(mailbox.path, maildir.TMP))
+        seen = {folder: self._list(mailbox, folder) for folder in (maildir.UNREAD, maildir.READ)}
         for folder, listed in seen.items():
             for name in listed:
                 path = os.path.join(mailbox.path, folder, name)
@@ -152,9 +201,35 @@ class Inventory:
                     self._findings.counts[folder_now] += 1
                     yield File(mailbox, self._office.shown(path), name, found)
 
-    def _list(self, folder: str) -> list[str]:
-        """Return the names of regular files in a folder; tell of anything else that is there."""
+    def _is_open(self, mailbox: Mailbox, folder: str) -> bool:
+        """Tell whether a folder of a mailbox can be entered, and tell why not. A missing one counts as empty."""
+        path = os.path.join(mailbox.path, folder)
         try:
+            kind = obstacle(path)
+        except OSError as fault:  # the same for each folder, and told of once
+            self._closed.add(mailbox.path)
+            shown = self._office.shown(mailbox.path)
+            self._findings.differs("unreadable", shown, f"cannot be entered: {fault.strerror}", "mend it")
+            return False
+        if kind is None:
+            return True
+        deferred = "nothing can be acknowledged" if folder == maildir.READ else "the router defers its mail"
+        what = f"is {kind}, not a directory, and was not followed; {deferred}"
+        remedy = "put a directory in its place" + (
+            "" if folder == maildir.TMP else ", with the mail that belongs there"
+        )
+        self._findings.differs("not-a-directory", self._office.shown(path), what, remedy)
+        if folder != maildir.TMP:
+            self._closed.add(mailbox.path)
+        return False
+
+    def _list(self, mailbox: Mailbox, name: str) -> list[str]:
+        """Return the names of regular files in a folder; tell of anything else that is there."""
+        if not self._is_open(mailbox, name):
+            return []
+        folder = os.path.join(mailbox.path, name)
+        try:
+            os.stat(os.path.join(folder, os.curdir))  # one that can be listed only: its files could not be opened
             with os.scandir(folder) as entries:
                 listed = []
                 for entry in entries:
@@ -171,8 +246,9 @@ class Inventory:
         except FileNotFoundError:
             return []
         except OSError as fault:
+            self._closed.add(mailbox.path)
             self._findings.differs(
-                "unreadable", self._office.shown(folder), f"cannot be listed: {fault.strerror}", "mend it"
+                "unreadable", self._office.shown(folder), f"cannot be read: {fault.strerror}", "mend it"
             )
             return []
         return sorted(listed)
@@ -183,7 +259,7 @@ class Inventory:
         except FileNotFoundError:
             return None
         except OSError as fault:
-            found = Inspected(faults=[f"cannot be read: {fault.strerror}"])
+            found = Inspected(faults=[f"cannot be read: {fault.strerror}"], unreadable=True)
         self._findings.counts["hashed"] += 1
         return found
 

@@ -4,8 +4,10 @@ Of a line only a digest of its fields is kept, with its place, so that a log of 
 a line that is asked for again is read again (`Ledger.records_at`).
 """
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -77,6 +79,8 @@ class Ledger:
 
     Attributes:
         files: the log files, oldest first, as paths.
+        gone: there is no log file at all.
+        unreadable: which of `files` cannot be read to their ends; -1: nobody can tell which files there are.
         copies: every delivered copy.
         dead: what must be in dead-letter/, by the path in the log.
         released: dead letters that were put back in the outbox, and under which name there.
@@ -85,6 +89,8 @@ class Ledger:
 
     office: Office
     files: list[str] = field(default_factory=list)
+    gone: bool = False
+    unreadable: set[int] = field(default_factory=set)
     lines: int = 0
     copies: list[Copy] = field(default_factory=list)
     given: dict[tuple[Letter, str], Copy] = field(default_factory=dict)
@@ -102,6 +108,10 @@ class Ledger:
     def place(self, at: At) -> str:
         """Return ``file:line`` as it is shown."""
         return f"{self.office.shown(self.files[at[0]])}:{at[1]}"
+
+    def is_last_word(self, at: At) -> bool:
+        """Tell whether every line that may follow the one at `at` was read. The log itself is known to be last."""
+        return not self.unreadable or (at[0] not in self.unreadable and self.files[at[0]] == self.office.log)
 
     def records_at(self, places: Iterable[At]) -> dict[At, Record]:
         """Read lines again; one whose file has gone since is left out."""
@@ -186,7 +196,8 @@ class Ledger:
         letter = (letter_key(record), record.get("sequence"))
         flow, path = record.get("correlation_id", ""), record["path"]
         before = self.dead.get(path)
-        if before is not None and before.letter != letter:
+        known = before is not None and (before.at[0] == at[0] or not self.unreadable)  # else: it may have been retried
+        if before is not None and known and before.letter != letter:
             self._differs(
                 "dead-letter-gone",
                 self.place(before.at),
@@ -231,6 +242,12 @@ class Ledger:
     def _differs(self, kind: str, place: str, what: str, remedy: str, record: Record) -> None:
         self.differences.append(Difference(kind, place, what, remedy, identity(record)))
 
+    def _cannot_read(self, index: int, path: str, fault: Exception) -> None:
+        self.unreadable.add(index)
+        what = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        remedy = "mend it, or restore it from a backup: numbers and duplicates are told from it"
+        self._differs("log-unreadable", self.office.shown(path), f"cannot be read: {what}", remedy, {})
+
     # -- when all is read --------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
@@ -247,7 +264,7 @@ class Ledger:
             )
         self._torn.clear()
         for flow, numbers in self._numbers.items():
-            missing = _ranges(numbers)
+            missing = "" if self.unreadable else _ranges(numbers)
             if missing:
                 self._differs(
                     "numbering",
@@ -262,19 +279,38 @@ class Ledger:
 
 def read(office: Office) -> Ledger:
     """Read the whole log."""
-    ledger = Ledger(office, delivery_log.log_files(office))
+    ledger = Ledger(office)
+    try:
+        ledger.files, ledger.gone = find(office)
+    except OSError as fault:
+        ledger._cannot_read(-1, fault.filename or office.logs, fault)
     for index, path in enumerate(ledger.files):
         try:
             with delivery_log.open_log(path) as stream:
                 for number, line in enumerate(stream, 1):
                     ledger._line((index, number), line)
         except (*delivery_log.DAMAGE, DiskFault) as fault:
-            what = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-            remedy = "restore it from a backup: numbers and duplicates are told from it"
-            difference = Difference("log-unreadable", office.shown(path), f"cannot be read: {what}", remedy)
-            ledger.differences.append(difference)
+            ledger._cannot_read(index, path, fault)
     ledger._finish()
     return ledger
+
+
+def find(office: Office) -> tuple[list[str], bool]:
+    """Return the log files, oldest first, and whether there is none, and nothing in the log's place.
+
+    Raises:
+        OSError: nobody can tell, or what is in the log's place is no file.
+    """
+    files = delivery_log.log_files(office)
+    if office.log in files:
+        return files, False
+    try:
+        mode = os.lstat(office.log).st_mode
+    except FileNotFoundError:
+        return files, not files
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", office.log)
+    return files, False  # it was made just now
 
 
 def base_name(path: str) -> str:

@@ -39,14 +39,14 @@ def open_for_delivery(path: str, *, may_make: bool) -> None:
     """Make sure that mail can be put into the mailbox at `path`, and clear what a killed run left in its tmp/.
 
     Args:
-        may_make: whether the mailbox itself may be made. One outside the office is not: where its disk is not
-            mounted, mail would vanish below the mount point.
+        may_make: whether the mailbox itself, with its unread/, may be made. One outside the office is not: where its
+            disk is not mounted, mail would vanish below the mount point.
 
     Raises:
         OSError: it is missing or closed.
     """
     if not may_make:
-        os.stat(path)
+        os.stat(os.path.join(path, UNREAD))  # an empty directory may be the place where its disk is to be mounted
     make(path)
     for folder in (TMP, UNREAD):
         checked = os.path.join(path, folder)
@@ -182,7 +182,7 @@ def check_for_delivery(path: str, *, may_make: bool) -> None:
         try:
             _check_folder(checked, follow=not folder)
         except FileNotFoundError:
-            if not may_make and not folder:
+            if not may_make and folder != TMP:
                 raise
             continue
         if not os.access(checked, os.W_OK | os.X_OK):

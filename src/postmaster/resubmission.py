@@ -105,9 +105,9 @@ def retry(
     """
     office.require()
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if an editor opens a letter while we hold a lease on it
+    settings = load_settings(office)  # before the lock, which notes the time of a run: see idle.py
     with office.lock(wait=True):
         commit.recover(office)  # a batch that is half done may be about to make or move these very names
-        settings = load_settings(office)
         letters, orphans = dead_letters.scan(office)
         for name in orphans:
             durable.remove(os.path.join(office.dead_letter, name))

@@ -162,7 +162,7 @@ class _Pass:
                 **item.letter,
                 "time": time_text,
                 "action": WITHDRAWN,
-                "sequence": item.sequence,
+                **({} if item.sequence is None else {"sequence": item.sequence}),
                 "detail": f"no longer in the outbox; {len(item.pending)} of its copies had not been delivered",
             }
             for item in history.open_items.values()

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from postmaster import letter, maildir, message, names, outbox, times
+from postmaster import inspection, inventory, ledger, letter, maildir, message, names, outbox, reading, reasons, times
 from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.history import History
 from postmaster.office import Office, visible
 from postmaster.outbox import Waiting
+from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry import compiled, declarations, merge
 from postmaster.settings import load_settings
@@ -37,8 +38,11 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
     registry, inboxes = _registry(office)
     agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]
     waiting = _outbox(office, settings.max_message_bytes, settings.settle_seconds, now_ns, problems)
-    deferred = _deferred(office, waiting["names"], now_ns, problems)
+    items = _open_items(office, waiting["names"], now_ns, problems)
+    deferred, retried = items or ([], [])
     del waiting["names"]
+    if items is not None:
+        _check_log(office, sum(one["numbered"] for one in agents), problems)
     dead = _dead(office, problems)
     last = office.last_run()
     return {
@@ -57,9 +61,10 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
             "dead": sum(dead.values()),
         },
         "oldest_unread": _oldest(agents, now_ns),
-        "agents": [{key: value for key, value in one.items() if key != "oldest"} for one in agents],
+        "agents": [{key: one[key] for key in one if key not in ("oldest", "numbered")} for one in agents],
         "outbox": waiting,
         "deferred": deferred,
+        "retried": retried,
         "dead_letters": dead,
         "problems": problems,
     }
@@ -84,7 +89,8 @@ def _registry(office: Office) -> tuple[Answer, list[tuple[str, str | None]]]:
         answer |= {"state": state, "detail": str(fault)}
     known = {path for path, _ in inboxes}
     with contextlib.suppress(OSError), os.scandir(office.inboxes) as entries:
-        others = [one for one in entries if one.path not in known and one.is_dir(follow_symlinks=False)]
+        listed = [one for one in entries if one.path not in known and not one.name.startswith(".")]
+        others = [one for one in listed if one.is_dir(follow_symlinks=False)]
         inboxes.extend((one.path, None) for one in sorted(others, key=lambda one: one.name))
     return answer, inboxes
 
@@ -121,31 +127,59 @@ def _stale(office: Office) -> str | None:
 
 
 def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) -> Answer:
-    counts: dict[str, int] = {}
-    oldest: str | None = None
-    for folder in (maildir.UNREAD, maildir.READ):
-        count = 0
-        try:
-            with os.scandir(os.path.join(path, folder)) as entries:
-                for entry in entries:
-                    if entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
-                        continue
-                    count += 1
-                    if folder == maildir.UNREAD and (oldest is None or entry.name < oldest):
-                        oldest = entry.name  # names sort by time
-        except OSError as fault:
-            if agent is not None:
+    """Count an inbox as `postmaster inbox` does: every name that is not hidden."""
+    found: dict[str, list[Name]] = {maildir.UNREAD: [], maildir.READ: []}
+    if agent is not None and not os.path.isdir(path):
+        problems.append(_missing(office, path, agent))
+    else:
+        told = {_obstruction(office, path, folder, agent) for folder in maildir.FOLDERS} if agent is not None else set()
+        for folder in found:
+            try:
+                found[folder] = reading.names(path, folder)
+            except OSError as fault:
                 where = office.shown(os.path.join(path, folder))
-                problems.append(f"{where}: {fault.strerror}: mail for {agent} waits; mend or mount it")
-        counts[folder] = count
+                whose = f"mail for {agent} waits, or cannot be counted" if agent is not None else "it is not counted"
+                told.add(f"{where}: cannot be read: {fault.strerror}: {whose}; mend or mount it")
+        problems.extend(sorted(filter(None, told)))
+    # Names sort by time.
+    oldest = min((one.name for one in found[maildir.UNREAD] if one.kind is None), default=None)
     return {
         "agent": agent,
         "inbox": office.shown(path),
-        "unread": counts[maildir.UNREAD],
-        "read": counts[maildir.READ],
+        "unread": len(found[maildir.UNREAD]),
+        "read": len(found[maildir.READ]),
+        "numbered": sum(
+            not one.kind and inspection.is_numbered(one.name) for listed in found.values() for one in listed
+        ),
         "oldest": os.path.join(path, maildir.UNREAD, oldest) if oldest is not None else None,
         "oldest_unread": office.shown(os.path.join(path, maildir.UNREAD, oldest)) if oldest is not None else None,
     }
+
+
+def _missing(office: Office, path: str, agent: str) -> str:
+    """Say that an agent's inbox is not there, or cannot be looked at, and what to do."""
+    where = office.shown(path)
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return f"{where}: the inbox of {agent} is missing; {inventory.remedy_of_missing(office, path)}"
+    except OSError as fault:
+        return f"{where}: {fault.strerror}: mail for {agent} waits; mend or mount it"
+    return f"{where}: is no directory: mail for {agent} waits; move away what is in its place"
+
+
+def _obstruction(office: Office, path: str, folder: str, agent: str) -> str | None:
+    """Say what stands in the place of a folder of a mailbox, if anything does."""
+    try:
+        kind = inventory.obstacle(os.path.join(path, folder))
+    except OSError:
+        return None  # told of when it is listed
+    if kind is None:
+        return None
+    waits = f"{agent} can acknowledge nothing" if folder == maildir.READ else f"mail for {agent} waits"
+    return (
+        f"{office.shown(os.path.join(path, folder))}: is {kind}, not a directory: {waits}; put a directory in its place"
+    )
 
 
 def _oldest(agents: list[Answer], now_ns: int) -> Answer | None:
@@ -216,14 +250,35 @@ def _held_back(office: Office, name: str, max_bytes: int, settle_seconds: int, n
     return found.why if isinstance(found, Waiting) else None
 
 
-def _deferred(office: Office, waiting: set[str], now_ns: int, problems: list[str]) -> list[Answer]:
-    """Return what the log calls deferred and is in the outbox still, one item for each recipient."""
+def _check_log(office: Office, numbered: int, problems: list[str]) -> None:
+    """Say it loudly if the log is gone while there is mail that it numbered."""
+    try:
+        _, is_gone = ledger.find(office)
+    except OSError as fault:
+        where = office.shown(fault.filename or office.logs)
+        problems.append(f"{where}: cannot be read: {fault.strerror}: nothing is routed without a log; mend it")
+        return
+    if is_gone and numbered and not os.path.lexists(office.journal):  # else: the first run is about to write it
+        there = f"{numbered} numbered messages are" if numbered != 1 else "1 numbered message is"
+        problems.append(
+            f"{office.shown(office.log)}: the delivery log is gone, though {there} in the inboxes; restore it from a "
+            "backup before anything is routed: numbers start again without it"
+        )
+
+
+def _open_items(
+    office: Office, waiting: set[str], now_ns: int, problems: list[str]
+) -> tuple[list[Answer], list[Answer]] | None:
+    """Return what the log calls deferred, and what it calls retried, and is in the outbox still, by recipient.
+
+    None if the log cannot be read.
+    """
     try:
         history = History(office, write=False)
     except PostmasterError as fault:
         problems.append(str(fault))
-        return []
-    found = []
+        return None
+    found: dict[bool, list[Answer]] = {True: [], False: []}
     for key, item in history.open_items.items():
         file = key.partition(" ")[2]
         if file not in waiting:
@@ -232,9 +287,14 @@ def _deferred(office: Office, waiting: set[str], now_ns: int, problems: list[str
             age: Answer = {"since": since, "age_seconds": None}
             with contextlib.suppress(ValueError):
                 age = _age(times.parse_time(since), now_ns)
-            found.append({"file": file, "to": recipient, "agent": agent or None, "reason": reason or None, **age})
+            # A letter that is sent again has the reason it died of until a run has dealt with it.
+            is_deferred = not item.retried or reasons.action_of(reason) == reasons.DEFERRED
+            one = {"file": file, "to": recipient or None, "agent": agent or None, "reason": reason or None, **age}
+            found[is_deferred].append(one)
     history.close()
-    return sorted(found, key=lambda one: (one["since"], one["file"], one["to"]))
+    for listed in found.values():
+        listed.sort(key=lambda one: (one["since"], one["file"], one["to"] or ""))
+    return found[True], found[False]
 
 
 # -- dead letters --------------------------------------------------------------------------------------------------

@@ -230,3 +230,53 @@ def test_a_copy_of_a_rotated_log_changes_nothing(lab: Box) -> None:
     lab.drop("again.md", letter(body="0\n"))
     lab.route()
     assert lab.line("again.md")["reason"] == "duplicate"
+
+
+# -- more of what was seen by hand ---------------------------------------------------------------------------------
+
+
+def test_an_empty_mount_point(lab: Box, tmp_path: Path) -> None:
+    """An inbox that is itself a mount point, with nothing mounted there: an empty directory is not filled."""
+    inbox = tmp_path / "mnt"
+    declared(lab, inbox)
+    lab.merge()
+    shutil.rmtree(inbox)
+    inbox.mkdir()
+    lab.drop("a.md", letter(to="one@far.internal"))
+    lab.route(check=75)
+    lab.merge(check=73)
+    assert list(inbox.iterdir()) == []
+
+
+def test_retry_notices_broken_settings_and_hides_them_from_nobody(lab: Box) -> None:
+    """A command that fails on the settings does not make later idle runs silent about them."""
+    lab.route()
+    time.sleep(0.02)
+    lab.route()
+    settings(lab, "nonsense: 1\n")
+    assert lab.run("dead-letter", "retry", "--all").returncode == 78
+    lab.route(check=78)
+
+
+def test_retried_but_not_routed(lab: Box) -> None:
+    """`dead-letter retry --now` whose routing meets a fault ends with 75, as `send --now` does."""
+    lab.drop("a.md", letter(to="bilder@lab.internal"))
+    lab.route()
+    registry = lab.root / "agent-registry.yml"
+    registry.rename(lab.root / "kept.yml")
+    done = lab.run("dead-letter", "retry", "a.md", "--now")
+    assert done.returncode == 75, done
+    assert lab.outbox() == ["a.md"]
+
+
+def test_a_withdrawn_letter_without_a_number(lab: Box) -> None:
+    """A letter that its sender took back as it waited is logged so; `route -v` invents no number."""
+    shutil.rmtree(lab.inbox(BUILDER))
+    lab.inbox(BUILDER).write_bytes(b"")
+    lab.drop("a.md", letter())
+    lab.route(check=75)
+    (lab.root / "outbox" / "a.md").unlink()
+    lab.drop("b.md", letter(to="checker@lab.internal", body="b\n"))
+    done = lab.route("-v")
+    assert "withdrawn" in done.stdout and "None" not in done.stdout, done.stdout
+    assert lab.line("b.md")["action"] == "delivered"

@@ -1,16 +1,18 @@
 """`postmaster verify`: every kind of difference is named, with the message, and legitimate moves are none."""
 
+import contextlib
 import gzip
 import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Box, letter
+from support import Box, letter, obeying_permissions, permissions_count
 
 SUM = re.compile(r"in: (\d+) letters \((\d+) copies\) = (\d+) unread \+ (\d+) read \+ (\d+) dead \+ (\d+) waiting")
 
@@ -463,3 +465,237 @@ def test_nothing_in_a_name_reaches_the_terminal(posted: Box) -> None:
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert sum("red" in line for line in done.stdout.splitlines()) == 1
+
+
+# ---------------------------------------------------------------------- what cannot be read is one difference
+
+
+@contextlib.contextmanager
+def closed(box: Box, path: Path, mode: int = 0) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Close a path; gives an audit under which permission bits count, which must find a difference."""
+    if not permissions_count(box):
+        pytest.skip("permission bits cannot be made to count for this user")
+    before = path.stat().st_mode
+
+    def look() -> dict[str, Any]:
+        done = box.run("verify", "--json", prefix=obeying_permissions())
+        assert (done.returncode, done.stderr) == (1, "")
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+
+    path.chmod(mode)
+    try:
+        yield look
+    finally:
+        path.chmod(before)
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "place"),
+    [
+        ("inboxes", 0, "inboxes"),
+        ("inboxes/lab.builder", 0, "inboxes/lab.builder"),
+        ("inboxes/lab.builder", 0o444, "inboxes/lab.builder"),
+        ("inboxes/lab.builder/unread", 0, "inboxes/lab.builder/unread"),
+        ("inboxes/lab.builder/unread", 0o444, "inboxes/lab.builder/unread"),
+    ],
+)
+def test_a_closed_inbox_is_told_once_and_its_mail_is_not_accused(
+    posted: Box, where: str, mode: int, place: str
+) -> None:
+    """Of an inbox that cannot be read only that is told, and how many messages could not be checked."""
+    with closed(posted, posted.root / where, mode) as look:
+        report = look()
+    one = only(report)
+    assert (one["kind"], one["place"]) == ("unreadable", place)
+    unseen = 5 if where == "inboxes" else 4
+    assert report["counts"]["unchecked"] == unseen
+    assert report["counts"]["missing"] == report["counts"]["unlogged"] == 0
+    assert sum(int(re.findall(r": (\d+) messages? could", note)[0]) for note in report["notes"]) == unseen
+    assert report["sum"].endswith(f"{unseen} unchecked")
+    audit(posted, 0)
+
+
+def test_mail_beside_a_closed_folder_is_still_audited(posted: Box) -> None:
+    """A closed read/ hides what is in it and nothing else."""
+    posted.ack("lab.builder")
+    posted.drop("after.md", letter(body="after\n"))
+    posted.route()
+    [mail] = posted.unread("lab.builder")
+    path = posted.inbox("lab.builder") / "unread" / mail.name
+    path.write_bytes(mail.raw + b"x")
+    with closed(posted, posted.inbox("lab.builder") / "read") as look:
+        report = look()
+    assert sorted(one["kind"] for one in report["differences"]) == ["body-changed", "unreadable"]
+    assert "inboxes/lab.builder: 4 messages could therefore not be checked" in report["notes"]
+
+
+def test_a_closed_message_is_unreadable_and_not_changed(posted: Box) -> None:
+    """A message that cannot be read is known by its name, and nobody says that it was edited."""
+    path = unread(posted, 2)
+    with closed(posted, path) as look:
+        one = only(look())
+    assert (one["kind"], one["place"]) == ("unreadable", f"inboxes/lab.builder/unread/{path.name}")
+    assert one["message"]["correlation_id"] == "run-1"
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "place"),
+    [
+        ("logs", 0, "logs"),
+        ("logs", 0o444, "logs/delivery-log.jsonl"),
+        ("logs/delivery-log.jsonl", 0, "logs/delivery-log.jsonl"),
+    ],
+)
+def test_a_closed_log_is_told_once_and_no_mail_is_accused(posted: Box, where: str, mode: int, place: str) -> None:
+    """Without the log nothing can be said of the mail, and nothing is said but that."""
+    with closed(posted, posted.root / where, mode) as look:
+        report = look()
+    one = only(report)
+    assert (one["kind"], one["place"]) == ("log-unreadable", place)
+    assert "logs: 8 messages could therefore not be checked" in report["notes"]
+    assert report["counts"]["unlogged"] == 0
+    assert report["sum"].endswith("8 unchecked")
+
+
+def test_what_a_damaged_rotated_log_may_explain_is_not_accused(posted: Box) -> None:
+    """Mail whose lines are in the damaged part is not unlogged; what the log itself says is audited still."""
+    logs = posted.root / "logs"
+    raw = gzip.compress((logs / "delivery-log.jsonl").read_bytes())
+    (logs / "delivery-log.jsonl").unlink()
+    rotated = logs / "delivery-log-20260304-1.jsonl.gz"
+    rotated.write_bytes(raw)
+    posted.drop("after.md", letter(subject="s9", body="after\n"))
+    posted.route()
+    rotated.write_bytes(raw[:20])
+    report = audit(posted, 1)
+    assert only(report)["kind"] == "log-unreadable"
+    assert "logs: 8 messages could therefore not be checked" in report["notes"]
+    path = unread(posted, 1)
+    path.write_bytes(path.read_bytes() + b"x")
+    unread(posted, 9).unlink()
+    kinds = sorted(one["kind"] for one in audit(posted, 1)["differences"])
+    assert kinds == ["gone", "header-changed", "log-unreadable"]
+
+
+def test_a_letter_retried_in_a_log_that_cannot_be_read_is_not_missed(posted: Box) -> None:
+    """The lines that explain why a dead letter or a deferred one has left may be those that cannot be read."""
+    inbox = posted.inbox("lab.echo")
+    shutil.rmtree(inbox)
+    inbox.write_bytes(b"")
+    posted.drop("late.md", letter(to="echo@lab.internal", body="late\n"))
+    posted.route(check=75)
+    log = posted.root / "logs" / "delivery-log.jsonl"
+    log.rename(log.with_name("delivery-log.jsonl.1"))
+    inbox.unlink()
+    path = posted.root / "dead-letter" / "nobody.md"
+    path.write_bytes(path.read_bytes().replace(b"nobody@", b"builder@"))
+    assert posted.run("dead-letter", "retry", "nobody.md").returncode == 0
+    posted.route()
+    audit(posted, 0)
+    with closed(posted, log) as look:
+        report = look()
+    assert only(report)["kind"] == "log-unreadable"
+    assert any(note.startswith("logs: ") for note in report["notes"])
+
+
+def test_closed_dead_letters_are_told_once(posted: Box) -> None:
+    """If dead-letter/ cannot be read no dead letter is called gone."""
+    with closed(posted, posted.root / "dead-letter") as look:
+        report = look()
+    assert (only(report)["kind"], only(report)["place"]) == ("unreadable", "dead-letter")
+    assert "dead-letter: 3 messages could therefore not be checked" in report["notes"]
+
+
+# ---------------------------------------------------------------------- the log is gone
+
+
+def test_a_log_that_is_gone_is_one_loud_difference(posted: Box) -> None:
+    """Without any log but with numbered mail there is one difference; what the files say of themselves counts still."""
+    (posted.root / "logs" / "delivery-log.jsonl").unlink()
+    report = audit(posted, 1)
+    one = only(report)
+    assert (one["kind"], one["place"]) == ("log-gone", "logs/delivery-log.jsonl")
+    assert "the delivery log is gone, though 5 numbered messages are in the inboxes; restore it" in one["text"]
+    assert "before anything is routed: numbers start again without it" in one["remedy"]
+    path = unread(posted, 1)
+    path.write_bytes(path.read_bytes() + b"x")
+    (posted.inbox("lab.builder") / "unread" / "psst.md").write_bytes(letter(body="psst\n"))
+    kinds = sorted(one["kind"] for one in audit(posted, 1)["differences"])
+    assert kinds == ["header-changed", "log-gone", "unlogged"]
+
+
+def test_a_log_that_is_gone_is_missed_by_dead_letters_too(lab: Box) -> None:
+    """An office that has only refused mail has had a log; one that never routed has not."""
+    shutil.rmtree(lab.root / "logs")
+    audit(lab, 0)
+    lab.drop("nobody.md", letter(to="nobody@lab.internal"))
+    (lab.root / "logs").mkdir()
+    lab.route()
+    (lab.root / "logs" / "delivery-log.jsonl").unlink()
+    one = only(audit(lab, 1))
+    assert one["kind"] == "log-gone" and "1 dead letter is here" in one["what"]
+
+
+# ---------------------------------------------------------------------- links in mailboxes, letters that stay
+
+
+@pytest.mark.parametrize(("folder", "unseen"), [("tmp", 0), ("unread", 4), ("read", 0)])
+def test_a_linked_folder_of_a_mailbox_is_named(posted: Box, folder: str, unseen: int) -> None:
+    """A link in place of a mailbox's folder is a difference of its own; what is behind it is not looked at."""
+    path = posted.inbox("lab.builder") / folder
+    path.rename(posted.world / "scratch" / "away")
+    path.symlink_to(posted.world / "scratch" / "away")
+    report = audit(posted, 1)
+    one = only(report)
+    assert (one["kind"], one["place"]) == ("not-a-directory", f"inboxes/lab.builder/{folder}")
+    assert "a symbolic link" in one["what"] and "a directory in its place" in one["remedy"]
+    assert report["counts"]["unchecked"] == unseen
+    if folder != "read":
+        posted.drop("more.md", letter(body="more\n"))
+        posted.route(check=75)
+
+
+def test_a_delivered_letter_that_cannot_be_removed_is_counted_once(posted: Box) -> None:
+    """A letter that is delivered and logged but stays in the outbox does not wait; another of its name does."""
+    path = posted.drop("stays.md", letter(body="stays\n"))
+    posted.route()
+    path.write_bytes(letter(body="stays\n"))
+    seen = path.stat()
+    source = {"name": path.name, "device": seen.st_dev, "inode": seen.st_ino}
+    source |= {"size": seen.st_size, "mtime_ns": seen.st_mtime_ns}
+    (posted.root / ".postmaster" / "removals").write_text(json.dumps([source]))
+    report = audit(posted, 0)
+    assert report["sum"] == "in: 8 letters (9 copies) = 6 unread + 0 read + 3 dead + 0 waiting"
+    assert any("stays.md: delivered, but could not be removed" in note for note in report["notes"])
+    posted.drop("stays.md", letter(body="another\n"))
+    assert audit(posted, 0)["sum"] == "in: 9 letters (10 copies) = 6 unread + 0 read + 3 dead + 1 waiting"
+
+
+def test_a_letter_in_a_sticky_outbox_is_counted_once(lab: Box) -> None:
+    """The same with a router that may write in the outbox but not remove what others have put there."""
+    if os.geteuid() != 0 or not permissions_count(lab):
+        pytest.skip("only root can give files to others")
+    path = lab.drop("stays.md", letter())
+    path.parent.chmod(0o1777)
+    os.chown(path.parent, 1, 1)
+    os.chown(path, 1, 1)
+    lab.route(check=None, prefix=obeying_permissions())
+    assert path.exists()
+    assert audit(lab, 0)["sum"] == "in: 1 letters (1 copies) = 1 unread + 0 read + 0 dead + 0 waiting"
+    lab.route()
+    assert not path.exists()
+    assert audit(lab, 0)["sum"] == "in: 1 letters (1 copies) = 1 unread + 0 read + 0 dead + 0 waiting"
+
+
+def test_a_missing_inbox_has_the_remedy_that_helps(lab: Box) -> None:
+    """An inbox inside the office is made by the next delivery; one outside may have to be mounted."""
+    far = lab.world / "scratch" / "far"
+    text = f"plugin: far\nagents:\n  - id: far.a\n    address: a@far.internal\n    inbox: {far}\n"
+    lab.declare("far", text + "    accepts: [{type: job.run, accepts_from: ['*']}]\n")
+    lab.merge()
+    shutil.rmtree(far)
+    shutil.rmtree(lab.inbox("lab.echo"))
+    remedies = {one["place"]: one["remedy"] for one in audit(lab, 1)["differences"]}
+    assert "next delivery" in remedies["inboxes/lab.echo"] and "registry merge" in remedies["inboxes/lab.echo"]
+    assert remedies[str(far)].startswith("mount it")

@@ -1,4 +1,4 @@
-"""The form of every machine-readable answer about mail."""
+"""The form of every machine-readable answer."""
 
 import json
 from typing import Any, Final

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from postmaster import dead_letters, reading, reasons, resubmission, router
+from postmaster import dead_letters, reading, reasons, resubmission
 from postmaster.address import nearest
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.cli.inbox import content_lines, copy_out, cut, describe_content
+from postmaster.cli.route import route_now
 from postmaster.cli.send import describe_outcome, explain, outcome_lines
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import brief, quoted
@@ -54,6 +55,8 @@ def dead_letter() -> None:
 def list_command(office: Office, reason: str | None, limit: int, as_json: bool) -> int:
     """List dead letters, newest first. Changes nothing.
 
+    Exit codes: 0 shown, 64 no such REASON, 74 dead-letter/ cannot be read, 78 no office.
+
     \b
     Example:
       postmaster dead-letter list --reason unknown-recipient
@@ -74,6 +77,9 @@ def list_command(office: Office, reason: str | None, limit: int, as_json: bool) 
 @click.pass_obj
 def show(office: Office, name: str, raw: bool, as_json: bool) -> int:
     """Show why a letter died, what to do about it, and the letter. NAME is its file or the beginning of its id.
+
+    Exit codes: 0 shown, 65 no such NAME, or --raw of what is no file, 74 it cannot be read, 78 no usable office or
+    settings.
 
     \b
     Example:
@@ -125,7 +131,8 @@ def retry(
     Mend the cause first, or the letter itself: one whose text was changed is routed as a new one. NAME is a file or the
     beginning of an id. If one of those named cannot be retried, none is.
 
-    Exit codes: 0 done, 65 a wrong NAME (with --now also: dead again), 74 the disk refused, 75 deferred.
+    Exit codes: 0 done, 65 a wrong NAME (with --now also: dead again), 73 or 74 the disk refused, 75 deferred, 78 no
+    usable office or settings (with --now also: registry).
 
     \b
     Example:
@@ -163,8 +170,7 @@ def _route(office: Office, result: Result, answer: dict[str, Any]) -> int:
     """Route, and add to the answer what became of every letter; return the exit code."""
     files = [one.target for one in result.retried if one.problem is None]
     watch = Watch(office, files, result.since, result.time)
-    for problem in router.route(office, wait=True).problems:
-        say(problem)
+    route_now(office)
     outcomes = watch.outcomes()
     code = 0
     for one, item in zip(result.retried, answer["retried"], strict=True):

@@ -31,6 +31,8 @@ _SHOWN_TEXT = 60
 def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) -> int:
     """List the mail of AGENT (an id, an address or an alias), newest first. Changes nothing.
 
+    Exit codes: 0 shown, 65 no such AGENT, 74 the mail cannot be read, 78 no usable office or registry.
+
     \b
     Example:
       postmaster inbox council.product-agent
@@ -55,6 +57,9 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: b
     """Show message MSG of AGENT. It stays where it is: only `ack` moves mail.
 
     MSG is a file name or the beginning of an id, unread or read.
+
+    Exit codes: 0 shown, 65 no such AGENT or MSG, or it is no message, 74 it cannot be read, 78 no usable office,
+    registry or settings.
 
     \b
     Example:
@@ -94,6 +99,9 @@ def ack(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int
 
     MSG is a file name or the beginning of an id. If one of them is unknown, none is moved.
 
+    Exit codes: 0 done, or done before, 65 no such AGENT or MSG, 74 one cannot be moved, or was moved but cannot be
+    logged (stderr says which), 78 no usable office or registry.
+
     \b
     Example:
       postmaster ack council.product-agent 5d41402a 7d793037
@@ -108,6 +116,9 @@ def ack(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int
 @click.pass_obj
 def unread(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int:
     """Take an acknowledgement back: move messages of AGENT from read/ to unread/.
+
+    MSG and the exit codes are as for `ack`: 0 done, 65 no such AGENT or MSG, 74 not moved or not logged, 78 no usable
+    office or registry.
 
     \b
     Example:

@@ -28,7 +28,7 @@ Wanted = Callable[[Record], bool]
 @click.option("--action", metavar="X", help="Only this action: delivered, dead-letter, rejected, deferred, read, ...")
 @click.option("--reason", metavar="R", help="Only this reason: unknown-recipient, duplicate, ...")
 @click.option("--id", "id_prefix", metavar="PREFIX", help="Only messages whose id begins so.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Only the last N of them.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Only the last N of them; 0: none.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is appended, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="The lines as they are in the log: JSON, one a line.")
 @click.pass_obj
@@ -43,7 +43,7 @@ def log(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Show the delivery log, rotated logs included, oldest first.
+    """Show the delivery log, rotated logs included, oldest first. `--limit 0` shows no line that is there already.
 
     Exit codes: 0 shown, 74 a log file cannot be read (the others are shown), 78 no office; 130 for a --follow that
     is ended with Ctrl-C.

@@ -1,6 +1,5 @@
 """`postmaster init`, `verify`, `status` and `cron`."""
 
-import json
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmaster import setup
+from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable
 from postmaster.office import Office
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @click.pass_obj
 def init(office: Office) -> int:
     """Make an office. Run again, it changes nothing but adds what is missing.
+
+    Exit codes: 0 it is an office, 73 something cannot be made.
 
     \b
     Example:
@@ -52,7 +54,7 @@ def verify(office: Office, as_json: bool) -> int:
     found = audit.verify(office)
     answer = describe_audit(office, found)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        echo_json(answer)
     else:
         for line in audit_lines(answer):
             click.echo(line)
@@ -103,7 +105,7 @@ def status(office: Office, everybody: bool, as_json: bool) -> int:
 
     answer = module.survey(office)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        echo_json(answer)
         return 0
     for line in status_lines(answer, everybody=everybody):
         click.echo(line)
@@ -150,9 +152,11 @@ def _outbox_lines(answer: dict[str, Any]) -> list[str]:
     told = f", the oldest {printable(oldest['file'])} ({_ago(oldest['age_seconds'])})" if oldest else ""
     lines = [f"outbox       {box['waiting']} waiting{told}"]
     for one in answer["deferred"]:
-        whom = printable(one["agent"] or one["to"])
-        why = f"{one['reason'] or 'to be sent again'}, since {printable(one['since'])}"
-        lines.append(f"  deferred   {printable(one['file'])} for {whom}: {why}")
+        why = f"{printable(one['reason'] or 'no reason given')}, since {printable(one['since'])}"
+        lines.append(f"  deferred   {_letter_for(one)}: {why}")
+    for one in answer["retried"]:
+        was = f" (it died of {printable(one['reason'])})" if one["reason"] else ""
+        lines.append(f"  retried    {_letter_for(one)}: waits for the next run since {printable(one['since'])}{was}")
     for one in box["held_back"]:
         lines.append(f"  held back  {printable(one['file'])}: {printable(one['why'])} ({_ago(one['age_seconds'])})")
     for one in box["stray"]:
@@ -161,6 +165,12 @@ def _outbox_lines(answer: dict[str, Any]) -> list[str]:
     if young:
         lines.append(f"  unfinished {young} by their names; their writers may be at work")
     return lines
+
+
+def _letter_for(item: dict[str, Any]) -> str:
+    """Return the file of a letter that waits, and for whom where that is known."""
+    whom = item["agent"] or item["to"]
+    return printable(item["file"]) + (f" for {printable(whom)}" if whom else "")
 
 
 def _ago(seconds: int | None) -> str:
@@ -204,7 +214,7 @@ def cron(office: Office, install: bool, remove: bool, every: int, as_json: bool)
         changed = crontab.install(office, every) if install else None
     answer = {"office": office.root, "line": line, "changed": changed}
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        echo_json(answer)
     elif line is None:
         click.echo(f"office {printable(office.root)}: " + ("removed" if changed else "no line of it in your crontab"))
     elif changed is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from postmaster.cli.answers import echo_json
 from postmaster.cli.app import say
 from postmaster.errors import BadData
 from postmaster.office import Office
@@ -13,8 +14,6 @@ from postmaster.registry import compiled, flows, lint, schema, source
 from postmaster.registry import merge as merging
 from postmaster.registry.merge import MergeReport
 from postmaster.registry.source import Problem, printable
-
-_FORMAT_VERSION = 1  # of every --json answer here
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 
@@ -55,7 +54,7 @@ def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> i
     report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
     answer = _merge_answer(report, dry_run)
     if as_json:
-        _print_json(answer)
+        echo_json(answer)
     elif not report.problems:
         _print(_merge_lines(answer))
     _refuse(office, report.problems, "" if dry_run else "; the registry is as it was")
@@ -118,7 +117,7 @@ def check(office: Office, strict: bool, as_json: bool) -> int:
         "findings": [finding.to_json() for finding in found],
     }
     if as_json:
-        _print_json(answer)
+        echo_json(answer)
     _refuse(office, plan.report.problems)
     serious = sum(finding.level == lint.FINDING for finding in found)
     if not as_json:
@@ -232,7 +231,7 @@ def draw_flows(office: Office, form: str, as_json: bool) -> int:
         map_data = flows.to_json(list(view.all_entries()))
     renderers = {"tree": flows.render_tree, "mermaid": flows.render_mermaid, "dot": flows.render_dot}
     if as_json or form == "json":
-        _print_json(map_data)
+        echo_json(map_data)
     else:
         _print(renderers[form](map_data).split("\n"))
     return 0
@@ -266,7 +265,7 @@ def _count(number: int, noun: str) -> str:
 
 def _answer(answer: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
     if as_json:
-        _print_json(answer)
+        echo_json(answer)
     else:
         _print(lines(answer))
 
@@ -275,7 +274,3 @@ def _print(lines: Sequence[str]) -> None:
     """Print lines in which other people's text can move no cursor."""
     if lines:
         click.echo("\n".join(map(printable, lines)))
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    click.echo(json.dumps({"version": _FORMAT_VERSION, **answer}, indent=2))

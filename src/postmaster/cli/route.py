@@ -1,14 +1,15 @@
 """`postmaster route`."""
 
 import gc
-import json
 from typing import Any
 
 import click
 
 from postmaster import reasons, router
+from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
+from postmaster.errors import PostmasterError
 from postmaster.office import Office
 
 
@@ -21,8 +22,8 @@ from postmaster.office import Office
 def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool) -> int:
     """Route what is in the outbox. Quiet on success, so that cron has nothing to mail.
 
-    Exit codes: 0 done (dead letters too), 74 the disk refused, 75 something is deferred, 78 no usable office or
-    registry: nothing was touched.
+    Exit codes: 0 done (dead letters too), 73 the lock cannot be made, 74 the disk refused, 75 something is deferred,
+    78 no usable office or registry: nothing was touched.
 
     \b
     Example:
@@ -38,7 +39,7 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
         report = router.route(office, wait=now, on_record=on_record)
     answer = describe(office, report, records, dry_run=dry_run)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        echo_json(answer)
     elif verbose or dry_run:
         for line in lines(answer):
             click.echo(line)
@@ -78,3 +79,15 @@ def lines(answer: dict[str, Any]) -> list[str]:
     counted += [f"{len(answer['waiting'])} waiting"] if answer["waiting"] else []
     would = "would be: " if answer["dry_run"] else ""
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
+
+
+def route_now(office: Office) -> None:
+    """Route mail that was just put in the outbox. A fault is told of and is none of sending: a later run routes it."""
+    try:
+        problems = router.route(office, wait=True).problems
+    except PostmasterError as fault:
+        problems = [str(fault)]
+    except OSError as fault:
+        problems = [f"{fault.filename or office.root}: {fault.strerror or fault}"]
+    for problem in problems:
+        say(problem)

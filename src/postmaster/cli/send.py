@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import click
 
-from postmaster import composition, maildir, message, reading, router, submission, times
+from postmaster import composition, maildir, message, reading, submission, times
 from postmaster.address import is_mailbox
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
+from postmaster.cli.route import route_now
 from postmaster.composition import Draft
 from postmaster.decide import Agent, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem
@@ -255,7 +256,7 @@ def _finish(
         if now or wait is not None:
             watch = Watch(office, [submitted.file], submitted.since, "")
             if now:
-                _route(office)
+                route_now(office)
             outcome = watch.wait(wait or 0)[submitted.file]
             answer |= describe_outcome(outcome)
             code = outcome.exit_code
@@ -268,16 +269,6 @@ def _finish(
     if code == 75:
         say(f"{submitted.path}: {explain(answer['state'])}")
     return code
-
-
-def _route(office: Office) -> None:
-    """Route; a fault is told of, and is no fault of sending: the letter waits for a run that can route it."""
-    try:
-        problems = router.route(office, wait=True).problems
-    except PostmasterError as fault:
-        problems = [str(fault)]
-    for problem in problems:
-        say(problem)
 
 
 def describe(office: Office, submitted: Submitted) -> dict[str, Any]:

@@ -211,7 +211,8 @@ def _missing(office: Office, planned: Plan, *, make_inboxes: bool) -> tuple[dict
         if all(os.path.isdir(os.path.join(path, folder)) for folder in maildir.FOLDERS):
             continue
         inside = path.startswith(office.root.rstrip("/") + "/")
-        if inside or make_inboxes or os.path.isdir(path) or path not in planned.known:
+        there = os.path.isdir(os.path.join(path, maildir.UNREAD))
+        if inside or make_inboxes or there or path not in planned.known:
             wanted[agent_id] = path
             continue
         gone.append(
