@@ -74,11 +74,26 @@ def obstacle(folder: str) -> str | None:
 
 def remedy_of_missing(office: Office, inbox: str) -> str:
     """Return what to do about an inbox that is not there: those outside the office may be on a disk of their own."""
-    if os.path.lexists(inbox):
+    if os.path.lexists(inbox) and not os.path.isdir(inbox):
         return "mend or move away what is in its place"
-    if inbox.startswith(office.root.rstrip("/") + "/"):
+    if _is_inside(office, inbox):
         return "the next delivery or `postmaster registry merge` makes it"
     return "mount it, or make it with `postmaster registry merge --make-inboxes`"
+
+
+def is_empty_mount_point(office: Office, inbox: str) -> bool:
+    """Tell whether a directory outside the office is no inbox, as it has no unread/: its disk may not be mounted."""
+    try:
+        os.stat(os.path.join(inbox, maildir.UNREAD))
+    except FileNotFoundError:
+        return not _is_inside(office, inbox)
+    except OSError:
+        return False
+    return False
+
+
+def _is_inside(office: Office, path: str) -> bool:
+    return path.startswith(office.root.rstrip("/") + "/")
 
 
 class Inventory:
@@ -134,6 +149,11 @@ class Inventory:
             if stat.S_ISDIR(seen.st_mode):
                 mailbox = found.setdefault((seen.st_dev, seen.st_ino), Mailbox(path, agent))
                 by_path[path] = mailbox
+                if agent and is_empty_mount_point(self._office, path):
+                    self._closed.add(mailbox.path)
+                    what = f"the inbox of {agent} has no {maildir.UNREAD}/"
+                    remedy = remedy_of_missing(self._office, path)
+                    self._findings.differs("inbox-missing", self._office.shown(path), what, remedy)
         return list(found.values()), by_path
 
     def _below_inboxes(self, known: set[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from postmaster import inspection, inventory, ledger, letter, maildir, message, 
 from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.history import History
 from postmaster.office import Office, visible
+from postmaster.open_items import OpenItem
 from postmaster.outbox import Waiting
 from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
@@ -129,7 +130,7 @@ def _stale(office: Office) -> str | None:
 def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) -> Answer:
     """Count an inbox as `postmaster inbox` does: every name that is not hidden."""
     found: dict[str, list[Name]] = {maildir.UNREAD: [], maildir.READ: []}
-    if agent is not None and not os.path.isdir(path):
+    if agent is not None and (not os.path.isdir(path) or inventory.is_empty_mount_point(office, path)):
         problems.append(_missing(office, path, agent))
     else:
         told = {_obstruction(office, path, folder, agent) for folder in maildir.FOLDERS} if agent is not None else set()
@@ -165,6 +166,8 @@ def _missing(office: Office, path: str, agent: str) -> str:
         return f"{where}: the inbox of {agent} is missing; {inventory.remedy_of_missing(office, path)}"
     except OSError as fault:
         return f"{where}: {fault.strerror}: mail for {agent} waits; mend or mount it"
+    if os.path.isdir(path):
+        return f"{where}: has no {maildir.UNREAD}/: mail for {agent} waits; {inventory.remedy_of_missing(office, path)}"
     return f"{where}: is no directory: mail for {agent} waits; move away what is in its place"
 
 
@@ -283,18 +286,25 @@ def _open_items(
         file = key.partition(" ")[2]
         if file not in waiting:
             continue
+        tried = {to for (to, _), (reason, _) in item.pending.items() if _is_deferral(item, reason)}
         for (recipient, agent), (reason, since) in item.pending.items():
+            is_deferred = _is_deferral(item, reason)
+            if not is_deferred and recipient in tried:
+                continue  # a run has found since whose address it is
             age: Answer = {"since": since, "age_seconds": None}
             with contextlib.suppress(ValueError):
                 age = _age(times.parse_time(since), now_ns)
-            # A letter that is sent again has the reason it died of until a run has dealt with it.
-            is_deferred = not item.retried or reasons.action_of(reason) == reasons.DEFERRED
             one = {"file": file, "to": recipient or None, "agent": agent or None, "reason": reason or None, **age}
             found[is_deferred].append(one)
     history.close()
     for listed in found.values():
         listed.sort(key=lambda one: (one["since"], one["file"], one["to"] or ""))
     return found[True], found[False]
+
+
+def _is_deferral(item: OpenItem, reason: str) -> bool:
+    """Tell deferred copies from retried ones, which have the reason they died of until a run has dealt with them."""
+    return not item.retried or reasons.action_of(reason) == reasons.DEFERRED
 
 
 # -- dead letters --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import shutil
 import time
 from typing import Any
 
-from support import HOUR, Box, letter
+import pytest
+from support import HOUR, Box, letter, md5, obeying_permissions, permissions_count
 
 
 def status(box: Box) -> dict[str, Any]:
@@ -180,3 +181,111 @@ def test_nothing_in_a_name_reaches_the_terminal(lab: Box) -> None:
         assert done.returncode == 0, done.stderr
         assert "\x1b" not in done.stdout
         assert sum("caf" in line for line in done.stdout.splitlines()) == 1
+
+
+def test_a_missing_inbox_and_what_to_do(lab: Box) -> None:
+    """An inbox inside the office is made by the next delivery; for one outside a disk may have to be mounted."""
+    far = lab.world / "scratch" / "far"
+    text = f"plugin: far\nagents:\n  - id: far.a\n    address: a@far.internal\n    inbox: {far}\n"
+    lab.declare("far", text + "    accepts: [{type: job.run, accepts_from: ['*']}]\n")
+    lab.merge()
+    shutil.rmtree(far)
+    shutil.rmtree(lab.inbox("lab.echo"))
+    inside, outside = sorted(status(lab)["problems"], key=lambda text: text.startswith("/"))
+    assert inside.startswith("inboxes/lab.echo: the inbox of lab.echo is missing; the next delivery or")
+    assert "`postmaster registry merge` makes it" in inside and "waits" not in inside
+    assert outside.startswith(f"{far}: the inbox of far.a is missing; mount it")
+    far.mkdir()
+    assert f"{far}: has no unread/: mail for far.a waits; mount it" in "\n".join(status(lab)["problems"])
+    lab.drop("m.md", letter(to="echo@lab.internal"))
+    lab.route()
+    assert [text for text in status(lab)["problems"] if "lab.echo" in text] == []
+
+
+def test_links_in_a_mailbox_are_problems(lab: Box) -> None:
+    """A link in place of a mailbox's folder keeps its mail waiting, and is told."""
+    for folder in ("tmp", "read"):
+        path = lab.inbox("lab.builder") / folder
+        path.rename(lab.world / "scratch" / folder)
+        path.symlink_to(lab.world / "scratch" / folder)
+    read, tmp = status(lab)["problems"]
+    assert tmp.startswith("inboxes/lab.builder/tmp: is a symbolic link") and "mail for lab.builder waits" in tmp
+    assert read.startswith("inboxes/lab.builder/read: is a symbolic link") and "can acknowledge nothing" in read
+
+
+def test_retried_letters_wait_and_are_not_deferred(lab: Box) -> None:
+    """A letter that is sent again waits for the next run; it is deferred only if that run could not deliver it."""
+    lab.drop("nobody.md", letter(to="newcomer@lab.internal"))
+    lab.drop("broken.md", "no header at all\n")
+    lab.route()
+    retried = lab.run("dead-letter", "retry", "nobody.md", "broken.md")
+    assert retried.returncode == 0, retried.stderr
+    answer = status(lab)
+    assert (answer["deferred"], answer["totals"]["deferred"], answer["totals"]["waiting"]) == ([], 0, 2)
+    assert [(one["file"], one["to"], one["reason"]) for one in answer["retried"]] == [
+        ("broken.md", None, "malformed-header"),
+        ("nobody.md", "newcomer@lab.internal", "unknown-recipient"),
+    ]
+    text = human(lab)
+    assert "deferred" not in text and "for :" not in text
+    assert "retried    broken.md: waits for the next run since " in text
+    assert "retried    nobody.md for newcomer@lab.internal: waits for the next run since " in text
+    lab.declare("lab", (lab.root / "registry.d" / "lab.yml").read_text().replace("mason@", "newcomer@"))
+    lab.merge()
+    inbox = lab.inbox("lab.builder")
+    shutil.rmtree(inbox)
+    inbox.write_bytes(b"")
+    lab.route(check=75)
+    answer = status(lab)
+    assert answer["retried"] == []
+    assert [(one["file"], one["reason"]) for one in answer["deferred"]] == [("nobody.md", "inbox-unavailable")]
+
+
+def test_a_deferred_letter_without_a_recipient(lab: Box) -> None:
+    """A letter that could not even be read is shown without whom it is for."""
+    if not permissions_count(lab):
+        pytest.skip("permission bits cannot be made to count for this user")
+    (lab.root / "outbox" / "folder.md").mkdir()
+    (lab.root / "dead-letter").chmod(0o555)
+    lab.route(check=None, prefix=obeying_permissions())
+    (lab.root / "dead-letter").chmod(0o755)
+    [one] = status(lab)["deferred"]
+    assert (one["file"], one["to"]) == ("folder.md", None)
+    text = human(lab)
+    assert f"deferred   folder.md: {one['reason']}" in text and "for :" not in text
+
+
+def test_counts_what_inbox_counts(lab: Box) -> None:
+    """Hidden names are no mail, and anything else that lies in a folder is counted, as `inbox` does."""
+    for number in range(3):
+        lab.drop(f"m{number}.md", letter(body=f"{number}\n"))
+    lab.route()
+    mailbox = lab.inbox("lab.builder")
+    for folder in ("unread", "read"):
+        (mailbox / folder / ".hidden.md").write_bytes(letter())
+        (mailbox / folder / "link.md").symlink_to("/etc/passwd")
+        (mailbox / folder / "directory.md").mkdir()
+    os.mkfifo(mailbox / "unread" / "0-pipe.md")
+    (lab.root / "inboxes" / ".hidden" / "unread").mkdir(parents=True)
+    (lab.root / "inboxes" / ".hidden" / "unread" / "m.md").write_bytes(letter())
+    answer = status(lab)
+    [builder] = [one for one in answer["agents"] if one["agent"] == "lab.builder"]
+    listed = json.loads(lab.run("inbox", "lab.builder", "--json").stdout)
+    assert (builder["unread"], builder["read"]) == (listed["unread"], listed["read"]) == (6, 2)
+    assert (answer["totals"]["unread"], answer["totals"]["read"]) == (6, 2)
+    assert answer["oldest_unread"]["file"].endswith("Z-000001-" + md5(b"0\n") + ".md")
+
+
+def test_a_log_that_is_gone_is_a_problem(lab: Box) -> None:
+    """Numbered mail without a log means that the log was lost; an office that has not routed yet has none."""
+    assert status(lab)["problems"] == []
+    lab.drop("m.md", letter())
+    lab.route()
+    log = lab.root / "logs" / "delivery-log.jsonl"
+    log.rename(log.with_name("delivery-log.jsonl.1"))
+    assert status(lab)["problems"] == []
+    (log.with_name("delivery-log.jsonl.1")).unlink()
+    [one] = status(lab)["problems"]
+    assert one.startswith("logs/delivery-log.jsonl: the delivery log is gone, though 1 numbered message is in")
+    assert "numbers start again without it" in one
+    assert "problem      logs/delivery-log.jsonl: the delivery log is gone" in human(lab)

@@ -699,3 +699,20 @@ def test_a_missing_inbox_has_the_remedy_that_helps(lab: Box) -> None:
     remedies = {one["place"]: one["remedy"] for one in audit(lab, 1)["differences"]}
     assert "next delivery" in remedies["inboxes/lab.echo"] and "registry merge" in remedies["inboxes/lab.echo"]
     assert remedies[str(far)].startswith("mount it")
+
+
+def test_an_empty_mount_point_is_one_difference(lab: Box) -> None:
+    """The mail of an inbox whose disk is not mounted is not called gone, one message after the other."""
+    far = lab.world / "scratch" / "far"
+    text = f"plugin: far\nagents:\n  - id: far.a\n    address: a@far.internal\n    inbox: {far}\n"
+    lab.declare("far", text + "    accepts: [{type: job.run, accepts_from: ['*']}]\n")
+    lab.merge()
+    lab.drop("m.md", letter(to="a@far.internal"))
+    lab.route()
+    far.rename(lab.world / "scratch" / "disk")
+    far.mkdir()
+    report = audit(lab, 1)
+    one = only(report)
+    assert (one["kind"], one["place"]) == ("inbox-missing", str(far))
+    assert one["remedy"].startswith("mount it")
+    assert f"{far}: 1 message could therefore not be checked" in report["notes"]
