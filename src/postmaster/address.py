@@ -16,9 +16,12 @@ _ATOM: Final = r"[A-Za-z0-9!#$%&'*+=?^_`{}~-]+"
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 MAILBOX_PATTERN: Final = rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*"
 NAME_PATTERN: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?"
+# An id: a name, or for a live instance CLASS+NAME or CLASS+NAME+NUMBER, which no declaration can take.
+ID_PATTERN: Final = rf"{NAME_PATTERN}(?:\+{NAME_PATTERN}){{0,2}}"
 
 _MAILBOX: Final = re.compile(MAILBOX_PATTERN)
 _NAME: Final = re.compile(NAME_PATTERN)
+_ID: Final = re.compile(ID_PATTERN)
 
 ROLE: Final = "role:"
 AGENT: Final = "agent:"
@@ -37,15 +40,21 @@ def is_mailbox(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` can be an agent id or a role: letters, digits, and ``._-`` inside."""
+    """Tell whether `text` can be a declared id, a role or an instance's name: letters, digits, and ``._-`` inside."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_id(text: str) -> bool:
+    """Tell whether `text` can be the id of an agent, declared or live."""
+    return _ID.fullmatch(text) is not None
 
 
 def is_recipient(text: str) -> bool:
     """Tell whether `text` can stand in ``to``: a mailbox, ``role:NAME`` or ``agent:ID``."""
-    for prefix in (ROLE, AGENT):
-        if text.startswith(prefix):
-            return is_name(text[len(prefix) :])
+    if text.startswith(ROLE):
+        return is_name(text[len(ROLE) :])
+    if text.startswith(AGENT):
+        return is_id(text[len(AGENT) :])
     return is_mailbox(text)
 
 

@@ -21,6 +21,8 @@ from postmaster.ledger import At, Copy, Dead, Difference, Letter
 from postmaster.office import Office, visible
 from postmaster.outbox import Source
 from postmaster.refusals import REASON_SUFFIX
+from postmaster.registry import compiled
+from postmaster.registry.compiled import OpenView
 
 FIELDS: Final = ("id", "sequence", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _ATTEMPTS: Final = 3
@@ -50,7 +52,9 @@ class Audit(Findings):
         return text + (f": {', '.join(odd)}" if odd else "")
 
 
-def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Audit:
+def verify(
+    office: Office, *, pause: Callable[[float], None] = time.sleep, open_view: OpenView = compiled.open_view
+) -> Audit:
     """Audit an office.
 
     Raises:
@@ -58,7 +62,7 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
     """
     office.require()
     position = _position(office)
-    found = _Auditor(office).audit()
+    found = _Auditor(office, open_view).audit()
     for attempt in range(1, _ATTEMPTS):
         quiet = _is_quiet(office, position)
         if not found.differences or (quiet and attempt > 1):
@@ -67,7 +71,7 @@ def verify(office: Office, *, pause: Callable[[float], None] = time.sleep) -> Au
             pause(0.5)
         position = _position(office)
         before = {(one.kind, one.place) for one in found.differences}
-        found = _Auditor(office).audit()
+        found = _Auditor(office, open_view).audit()
         found.differences = [one for one in found.differences if (one.kind, one.place) in before]
         if not quiet:
             found.note(
@@ -90,13 +94,13 @@ def _is_quiet(office: Office, position: tuple[int, int] | None) -> bool:
 
 
 class _Auditor:
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: Office, open_view: OpenView) -> None:
         self._office = office
         self._report = Audit()
         self._counts = self._report.counts = dict.fromkeys(_COUNTED, 0)
         self._ledger = ledger.Ledger(office)
         self._unfinished: set[str] = set()  # paths of a batch that the next run ends
-        self._inventory = Inventory(office, self._report, self._unfinished)
+        self._inventory = Inventory(office, self._report, self._unfinished, open_view)
         self._expected: dict[tuple[str, str], list[Copy]] = {}  # by mailbox and base name
         self._edited: list[tuple[At, str, Inspected]] = []  # (log line, path, file) that do not agree
         self._alone: list[File] = []  # without a log line

@@ -22,7 +22,10 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A registry entry, as far as routing needs it. `inbox` is an absolute path."""
+    """A registry entry or a live instance, as far as routing needs it. `inbox` is an absolute path.
+
+    `class_id` is the id of the entry that an instance belongs to.
+    """
 
     id: str
     address: str
@@ -30,13 +33,14 @@ class Agent:
     accepts: tuple[Accept, ...]
     aliases: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+    class_id: str | None = None
 
 
 class RegistryView(Protocol):
     """What `decide` asks of a registry. Every argument is as typed; the view folds case."""
 
     def find(self, mailbox: str) -> Agent | None:
-        """Return the agent with this address or alias."""
+        """Return the agent with this address or alias, or the live instance with this bare name."""
 
     def agent(self, agent_id: str) -> Agent | None:
         """Return the agent with this id."""
@@ -144,6 +148,9 @@ class _Hints:
 def _resolve(recipient: str, sender: str, registry: RegistryView) -> tuple[Sequence[Agent], Verdict | None]:
     """Return the agents that `recipient` names, or the verdict that it names none."""
     if not address.is_recipient(recipient):
+        named = registry.find(recipient) if address.is_name(recipient) else None
+        if named is not None:
+            return (named,), None
         detail = f"{quoted(recipient)} is not an address (local@domain, role:NAME or agent:ID)"
         return (), Verdict(recipient, None, "unknown-recipient", detail + _did_you_mean(recipient, registry))
     if recipient.startswith(address.ROLE):
@@ -151,8 +158,10 @@ def _resolve(recipient: str, sender: str, registry: RegistryView) -> tuple[Seque
         others = [agent for agent in holders if not _is_sender(agent, sender)]
         if others:
             return others, None
-        who = "no live holder of " if not holders else "no live holder but the sender of "
-        return (), Verdict(recipient, None, "unknown-recipient", who + recipient)
+        if holders:
+            return (), Verdict(recipient, None, "unknown-recipient", f"no live holder but the sender of {recipient}")
+        detail = f"no live holder of {recipient}" + _did_you_mean(recipient, registry)
+        return (), Verdict(recipient, None, "unknown-recipient", detail)
     if recipient.startswith(address.AGENT):
         found = registry.agent(recipient[len(address.AGENT) :])
     else:
@@ -169,7 +178,12 @@ def _is_sender(agent: Agent, sender: str) -> bool:
 
 def _did_you_mean(recipient: str, registry: RegistryView) -> str:
     near = registry.suggest(recipient)
-    return f"; did you mean {near}?" if near else ""
+    if not near:
+        return ""
+    if near.startswith(address.ROLE):
+        held = brief([agent.address for agent in registry.holders(near[len(address.ROLE) :])])
+        return f"; did you mean {near}, held by {held}?" if held else f"; did you mean {near}?"
+    return f"; did you mean {near}?"
 
 
 def check_accepts(
@@ -196,7 +210,7 @@ def _admits(accept: Accept, sender: str, registry: RegistryView) -> bool:
     if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from):
         holder = registry.find(sender)
     roles = holder.roles if holder else ()
-    classes = (holder.id,) if holder else ()
+    classes = () if holder is None else (holder.id,) if holder.class_id is None else (holder.id, holder.class_id)
     return any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from)
 
 

@@ -12,6 +12,7 @@ from postmaster.inspection import Inspected
 from postmaster.ledger import Copy, Difference, Letter
 from postmaster.office import Office
 from postmaster.registry import compiled
+from postmaster.registry.compiled import OpenView
 
 
 @dataclass(slots=True)
@@ -102,10 +103,14 @@ class Inventory:
     Args:
         findings: where to tell what is no mail, or not to be had.
         unfinished: paths that the next run will bring in order.
+        open_view: how the address book is opened.
     """
 
-    def __init__(self, office: Office, findings: Findings, unfinished: set[str]) -> None:
+    def __init__(
+        self, office: Office, findings: Findings, unfinished: set[str], open_view: OpenView = compiled.open_view
+    ) -> None:
         self._office = office
+        self._open_view = open_view
         self._findings = findings
         self._unfinished = unfinished
         self._by_path: dict[str, Mailbox] = {}
@@ -117,7 +122,7 @@ class Inventory:
         """Return every mailbox once, and by each path it has: of the registry, below inboxes/, named by the log."""
         candidates: list[tuple[str, str]] = []
         try:
-            with compiled.open_view(self._office, write=False) as registry:
+            with self._open_view(self._office, write=False) as registry:
                 candidates.extend((agent.inbox, agent.id) for agent in registry.all_agents())
             self._inbox_of = {agent: inbox for inbox, agent in candidates}
         except ConfigurationFault as fault:

@@ -23,6 +23,7 @@ from postmaster.open_items import WITHDRAWN
 from postmaster.outbox import Source, Waiting
 from postmaster.posting import Posting, UnsyncedDevice
 from postmaster.registry import compiled
+from postmaster.registry.compiled import OpenView
 from postmaster.settings import Settings, load_settings
 
 BATCH_COPIES: Final = 1_000
@@ -57,6 +58,7 @@ def route(
     wait: bool = False,
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
+    open_view: OpenView = compiled.open_view,
 ) -> Report:
     """Route everything in the outbox.
 
@@ -64,6 +66,7 @@ def route(
         wait: wait for a router that is at work instead of leaving it to do the mail.
         on_record: called with every record that this pass put in the log.
         clock: nanoseconds since the epoch.
+        open_view: how the address book is opened, once for the pass.
 
     Raises:
         ConfigurationFault: no office, or a registry or settings that cannot be used; the outbox is untouched.
@@ -75,7 +78,7 @@ def route(
     with office.lock(wait=wait) as alone:
         if not alone:
             return Report(busy=True)
-        with compiled.open_view(office) as registry:
+        with open_view(office) as registry:
             run = _Pass(office, settings, on_record, clock)
             run.recover()
             history = History(office)
@@ -91,12 +94,13 @@ def preview(
     *,
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
+    open_view: OpenView = compiled.open_view,
 ) -> Report:
     """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
     office.require()
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     settings = load_settings(office)
-    with compiled.open_view(office, write=False) as registry:
+    with open_view(office, write=False) as registry:
         run = _Pass(office, settings, on_record, clock)
         if os.path.exists(office.journal):
             run.report.problems.append("a run was cut off in the middle; the next one ends its work first")

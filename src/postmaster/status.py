@@ -19,6 +19,7 @@ from postmaster.outbox import Waiting
 from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry import compiled, declarations, merge
+from postmaster.registry.compiled import OpenView
 from postmaster.settings import load_settings
 
 _DAY: Final = 24 * 3600
@@ -26,7 +27,9 @@ _DAY: Final = 24 * 3600
 Answer = dict[str, Any]
 
 
-def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer:
+def survey(
+    office: Office, *, clock: Callable[[], int] = time.time_ns, open_view: OpenView = compiled.open_view
+) -> Answer:
     """Return everything that `status` tells, as plain data; times are RFC 3339, ages are seconds.
 
     Raises:
@@ -36,7 +39,7 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
     now_ns = clock()
     settings = load_settings(office)
     problems: list[str] = []
-    registry, inboxes = _registry(office)
+    registry, inboxes = _registry(office, open_view)
     agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]
     waiting = _outbox(office, settings.max_message_bytes, settings.settle_seconds, now_ns, problems)
     items = _open_items(office, waiting["names"], now_ns, problems)
@@ -74,14 +77,15 @@ def survey(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Answer
 # -- the registry --------------------------------------------------------------------------------------------------
 
 
-def _registry(office: Office) -> tuple[Answer, list[tuple[str, str | None]]]:
+def _registry(office: Office, open_view: OpenView) -> tuple[Answer, list[tuple[str, str | None]]]:
     """Return the registry's state, and every inbox (path, agent id) there is: also those of agents that left."""
-    answer: Answer = {"state": "merged", "agents": 0, "detail": None}
+    answer: Answer = {"state": "merged", "agents": 0, "instances": 0, "detail": None}
     inboxes: list[tuple[str, str | None]] = []
     try:
-        with compiled.open_view(office, write=False) as view:
-            inboxes = [(agent.inbox, agent.id) for agent in view.all_agents()]
-        answer["agents"] = len(inboxes)
+        with open_view(office, write=False) as view:
+            for agent in view.all_agents():
+                inboxes.append((agent.inbox, agent.id))
+                answer["agents" if agent.class_id is None else "instances"] += 1
         stale = _stale(office)
         if stale is not None:
             answer |= {"state": "stale", "detail": f"{stale}; run `postmaster registry merge`"}

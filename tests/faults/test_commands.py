@@ -1,5 +1,6 @@
-"""Kill `send`, `ack`, `dead-letter retry` and `registry merge` at every call, and let every call fail."""
+"""Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register` and `archive` at every call; let each fail."""
 
+import json
 import os
 import re
 import shutil
@@ -163,6 +164,76 @@ class Merge(Case):
         assert not [name for name in os.listdir(desk.root) if name.endswith(".tmp")]
 
 
+_CLASS = _DECLARATION.replace("accepts:", "instances: many, accepts:")
+
+
+class Register(Case):
+    """A name is claimed, with a mailbox, or free; in the end the log tells once of everyone alive."""
+
+    arguments = ("register", "lab.one", "--name", "alice")
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "registry.d" / "lab.yml").write_text(_CLASS)
+        desk.do("registry", "merge")
+
+    def holds(self, desk: Desk) -> None:
+        claim = desk.root / "directory/live/alice.json"
+        if claim.exists():
+            assert claim.read_bytes().endswith(b"}\n")
+            assert sorted(os.listdir(desk.root / "inboxes/lab.one+alice")) == ["read", "tmp", "unread"]
+
+    def again(self, desk: Desk) -> None:
+        claimed = (desk.root / "directory/live/alice.json").exists()
+        assert desk.run(*self.arguments).code == (65 if claimed else 0)
+        assert _told(desk) == ["registered lab.one+alice"]
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"one@", b"alice@"))
+        desk.do("route")
+        (there,) = desk.holding(_BODY)
+        assert there.startswith("inboxes/lab.one+alice/unread/"), there
+        assert _listed(desk) == ["live", "live/alice.json"]
+        desk.do("verify")
+
+
+class Archive(Case):
+    """An instance is alive, or archived with its mail where it was; in the end it is archived, and told of once."""
+
+    arguments = ("archive", "alice")
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "registry.d" / "lab.yml").write_text(_CLASS)
+        desk.do("registry", "merge")
+        desk.do("register", "lab.one", "--name", "alice")
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"one@", b"alice@"))
+        desk.do("route")
+
+    def holds(self, desk: Desk) -> None:
+        files = ("live/alice.json", "archive/lab.one+alice.json")
+        assert any((desk.root / "directory" / name).exists() for name in files)
+        (there,) = desk.holding(_BODY)
+        assert there.startswith("inboxes/lab.one+alice/unread/"), there
+
+    def again(self, desk: Desk) -> None:
+        assert_civil(desk.run(*self.arguments))
+        self.holds(desk)
+        assert _told(desk) == ["registered lab.one+alice", "archived lab.one+alice"]
+        assert _listed(desk) == ["archive", "archive/lab.one+alice.json"]
+        desk.do("register", "lab.one", "--name", "alice")
+        assert _told(desk)[2:] == ["registered lab.one+alice+2"]
+        desk.do("verify")
+
+
+def _told(desk: Desk) -> list[str]:
+    """Return what the log says of instances."""
+    lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
+    return [f"{one['action']} {one['agent']}" for one in map(json.loads, lines) if "file" not in one]
+
+
+def _listed(desk: Desk) -> list[str]:
+    """Return every name in directory/."""
+    root = desk.root / "directory"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
 def _made(case: Case, root: Path, warm: Warm) -> Desk:
     shutil.rmtree(root, ignore_errors=True)
     desk = Desk(root, warm)
@@ -179,7 +250,11 @@ def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[
     return points(done.trace, names, f'"{root}')
 
 
-_cases = pytest.mark.parametrize("case", [Send(), Ack(), Retry(), Merge()], ids=["send", "ack", "retry", "merge"])
+_cases = pytest.mark.parametrize(
+    "case",
+    [Send(), Ack(), Retry(), Merge(), Register(), Archive()],
+    ids=["send", "ack", "retry", "merge", "register", "archive"],
+)
 
 
 @_cases

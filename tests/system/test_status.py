@@ -121,7 +121,7 @@ def test_the_state_of_the_registry(box: Box) -> None:
     text = "plugin: a\nagents:\n  - {id: a.a, address: a@a.internal, accepts: [{type: x, accepts_from: ['*']}]}\n"
     path = box.declare("a", text)
     box.merge()
-    assert status(box)["registry"] == {"state": "merged", "agents": 1, "detail": None}
+    assert status(box)["registry"] == {"state": "merged", "agents": 1, "instances": 0, "detail": None}
     os.utime(path, (time.time() + 60,) * 2)
     assert status(box)["registry"]["state"] == "merged"
     path.write_text(text + text.splitlines()[2].replace("a.a", "a.b").replace("a@", "b@") + "\n")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -222,9 +223,29 @@ def test_a_file_that_declares_nothing_is_a_problem(office: Office, text: str) ->
 
 
 def test_later_keys_are_unknown(office: Office) -> None:
-    """A documented key must work; `instances` does not exist yet."""
-    declare(office, "a.yml", "- {id: a, address: a@x, instances: many}\n")
-    assert "unknown key instances" in problems(office)[0]
+    """A documented key must work; `nudge` does not exist yet."""
+    declare(office, "a.yml", "- {id: a, address: a@x, nudge: [true]}\n")
+    assert "unknown key nudge" in problems(office)[0]
+
+
+@pytest.mark.parametrize("text", ["many", "{max: 3}", "{max: 3, x-why: desks}"])
+def test_instances_make_a_class(office: Office, text: str) -> None:
+    """They stand in the entry as typed, and are read back from the merged registry."""
+    declare(office, "a.yml", f"- {{id: a, address: a@x, instances: {text}}}\n")
+    assert problems(office) == []
+    (entry,) = declarations.load(office).entries()
+    raw = written.render([entry])
+    assert declarations.parse_merged(raw, office, trusted=False).entries() == [entry]
+    assert entry["instances"] == yaml.load(text, Loader=yaml.BaseLoader)
+
+
+@pytest.mark.parametrize(
+    "text", ["few", "{max: 0}", "{max: -1}", "{max: 03}", "{max: two}", "{}", "{mx: 2}", "[many]", "''"]
+)
+def test_wrong_instances(office: Office, text: str) -> None:
+    """What is neither `many` nor `{max: N}` is a problem."""
+    declare(office, "a.yml", f"- {{id: a, address: a@x, instances: {text}}}\n")
+    assert problems(office)
 
 
 def test_declared_in_cannot_be_declared(office: Office) -> None:
@@ -245,7 +266,7 @@ def test_the_schema_agrees_with_the_addresses() -> None:
     domain = mailbox.split("@", 1)[1]
     assert defs["id"]["pattern"] == defs["role"]["pattern"] == f"^{name}$"
     assert defs["address"]["pattern"] == f"^{mailbox}$"
-    assert defs["recipient"]["pattern"] == f"^(?:(?:role|agent):{name}|{mailbox})$"
+    assert defs["recipient"]["pattern"] == f"^(?:role:{name}|agent:{address.ID_PATTERN}|{mailbox})$"
     assert defs["sender_pattern"]["pattern"] == rf"^(?:\*|\*@{domain}|(?:role|class):{name}|{mailbox})$"
 
 

@@ -11,11 +11,11 @@ from postmaster import maildir, outbox, reading
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable
 from postmaster.decide import Agent
+from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, UsageProblem
 from postmaster.message import HEAD_BYTES
 from postmaster.office import Office, visible
 from postmaster.reading import Message, Moved, Name
-from postmaster.registry import compiled
 from postmaster.settings import load_settings
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
@@ -29,7 +29,7 @@ _SHOWN_TEXT = 60
 @_JSON
 @click.pass_obj
 def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) -> int:
-    """List the mail of AGENT (an id, an address or an alias), newest first. Changes nothing.
+    """List the mail of AGENT (an id, an address, an alias or a live name), newest first. Changes nothing.
 
     Exit codes: 0 shown, 65 no such AGENT, 74 the mail cannot be read, 78 no usable office or registry.
 
@@ -38,7 +38,7 @@ def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) ->
       postmaster inbox council.product-agent
       postmaster inbox product-agent@council.internal --all --limit 0 --json
     """
-    answer = describe(office, find_agent(office, agent), limit, every=every)
+    answer = describe(office, find_reader(office, agent).agent, limit, every=every)
     if as_json:
         echo_json(answer)
     else:
@@ -68,7 +68,7 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: b
     """
     if raw + body + as_json > 1:
         raise UsageProblem("--raw, --body and --json exclude each other")
-    found = find_agent(office, agent)
+    found = find_reader(office, agent).agent
     item = reading.find_message(office, found, msg)
     path = os.path.join(found.inbox, item.folder, item.name)
     if item.kind is not None:
@@ -127,15 +127,10 @@ def unread(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> 
     return _move_all(office, agent, msgs, maildir.UNREAD, as_json)
 
 
-def find_agent(office: Office, text: str) -> Agent:
-    """Return the agent that was named on the command line."""
-    office.require()
-    with compiled.open_view(office, write=False) as registry:
-        return reading.find_agent(registry, text)
-
-
 def _move_all(office: Office, agent: str, msgs: tuple[str, ...], destination: str, as_json: bool) -> int:
-    found = find_agent(office, agent)
+    reader = find_reader(office, agent)
+    reader.require_live()
+    found = reader.agent
     items = {reading.find_message(office, found, msg): None for msg in msgs}
     moved: list[Moved] = []
     try:

@@ -12,9 +12,9 @@ import click
 from postmaster import address, delivery_log
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
+from postmaster.directory import open_view
 from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office
-from postmaster.registry import compiled
 from postmaster.tail import Tail
 
 _POLL_MILLISECONDS: Final = 200
@@ -73,7 +73,7 @@ def log(
 def _names_of(office: Office, agent: str) -> tuple[str, frozenset[str]]:
     """Return an agent's id, and its addresses folded; as typed for one that the registry does not know."""
     try:
-        with compiled.open_view(office, write=False) as registry:
+        with open_view(office, write=False) as registry:
             found = registry.agent(agent.removeprefix(address.AGENT)) or registry.find(agent)
     except ConfigurationFault:
         found = None
@@ -165,15 +165,19 @@ def describe(record: Record) -> str:
     """Return a record as one line for people."""
     flow = f" {printable(record['correlation_id'])}" if "correlation_id" in record else ""
     number = f" #{record['sequence']}" if "sequence" in record else ""
-    sender, to = printable(record.get("from", "?")), printable(record.get("to") or record.get("agent", "?"))
+    to = printable(record.get("to") or record.get("agent", "?"))
+    if "from" in record or "file" in record:
+        to = f"{printable(record.get('from', '?'))} -> {to}"
     subject = f" {printable(record['type'])}" if "type" in record else ""
     subject += f' "{printable(record["subject"])}"' if "subject" in record else ""
     where = f" [{record['id'][:8]}]" if "id" in record else ""
     where += f" {printable(record.get('path') or record.get('file', ''))}"
     why = f" ({printable(record['reason'])}" if "reason" in record else ""
     why += f": {printable(record['detail'])})" if why and "detail" in record else ")" if why else ""
+    if "detail" in record and "from" not in record and "file" not in record:  # not about a message
+        why = f" ({printable(record['detail'])})"
     action = printable(record["action"])
-    return f"{printable(record['time'])} {action:<11}{flow}{number} {sender} -> {to}{subject}{where}{why}"
+    return f"{printable(record['time'])} {action:<11}{flow}{number} {to}{subject}{where}{why}"
 
 
 def _wait_for_more() -> None:

@@ -50,8 +50,9 @@ def verify(office: Office, as_json: bool) -> int:
       postmaster verify --json | jq -r '.differences[].place'
     """
     from postmaster import audit
+    from postmaster.directory import open_view
 
-    found = audit.verify(office)
+    found = audit.verify(office, open_view=open_view)
     answer = describe_audit(office, found)
     if as_json:
         echo_json(answer)
@@ -102,8 +103,9 @@ def status(office: Office, everybody: bool, as_json: bool) -> int:
       postmaster status --json | jq '.totals'
     """
     from postmaster import status as module
+    from postmaster.directory import open_view
 
-    answer = module.survey(office)
+    answer = module.survey(office, open_view=open_view)
     if as_json:
         echo_json(answer)
         return 0
@@ -139,6 +141,7 @@ def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
 
 def _registry_line(registry: dict[str, Any]) -> str:
     counted = f"{registry['agents']} agents"
+    counted += f", {registry['instances']} live instances" if registry["instances"] else ""
     if registry["state"] == "merged":
         return f"registry     {counted}"
     if registry["state"] == "stale":

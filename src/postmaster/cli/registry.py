@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import say
+from postmaster.directory import taken_names
 from postmaster.errors import BadData
 from postmaster.office import Office
 from postmaster.registry import compiled, flows, lint, schema, source
@@ -52,6 +54,8 @@ def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> i
     """
     office.require()
     report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
+    if not dry_run and not report.problems:
+        report = replace(report, warnings=(*report.warnings, *taken_names(office)))
     answer = _merge_answer(report, dry_run)
     if as_json:
         echo_json(answer)

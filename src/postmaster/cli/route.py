@@ -9,6 +9,7 @@ from postmaster import reasons, router
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
+from postmaster.directory import open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
 
@@ -34,9 +35,9 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     records: list[Record] = []
     on_record = records.append if verbose or as_json or dry_run else None
     if dry_run:
-        report = router.preview(office, on_record=on_record)
+        report = router.preview(office, on_record=on_record, open_view=open_view)
     else:
-        report = router.route(office, wait=now, on_record=on_record)
+        report = router.route(office, wait=now, on_record=on_record, open_view=open_view)
     answer = describe(office, report, records, dry_run=dry_run)
     if as_json:
         echo_json(answer)
@@ -84,7 +85,7 @@ def lines(answer: dict[str, Any]) -> list[str]:
 def route_now(office: Office) -> None:
     """Route mail that was just put in the outbox. A fault is told of and is none of sending: a later run routes it."""
     try:
-        problems = router.route(office, wait=True).problems
+        problems = router.route(office, wait=True, open_view=open_view).problems
     except PostmasterError as fault:
         problems = [str(fault)]
     except OSError as fault:

@@ -15,9 +15,9 @@ from postmaster.cli.app import printable, say
 from postmaster.cli.route import route_now
 from postmaster.composition import Draft
 from postmaster.decide import Agent, quoted
+from postmaster.directory import open_view, readers
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
-from postmaster.registry import compiled
 from postmaster.settings import load_settings
 from postmaster.submission import Refusal, Submitted
 from postmaster.tracking import Outcome, Watch
@@ -110,7 +110,7 @@ def send(
     if not draft.to:
         raise UsageProblem("--to names nobody")
 
-    with compiled.open_view(office) as registry:
+    with open_view(office) as registry:
         try:
             submitted = submission.send(
                 office, draft, registry, max_bytes=settings.max_message_bytes, may_repeat=sent_at is not None
@@ -159,8 +159,10 @@ def reply(
     settings = load_settings(office)
     now_ns = time.time_ns()
     max_bytes, may_repeat = settings.max_message_bytes, sent_at is not None
-    with compiled.open_view(office) as registry:
-        replier = reading.find_agent(registry, agent)
+    reader = readers.find_reader(office, agent)
+    reader.require_live()
+    replier = reader.agent
+    with open_view(office) as registry:
         item = reading.find_message(office, replier, msg)
         original = reading.load(os.path.join(replier.inbox, item.folder, item.name))
         origin, flow, message_id = _origin(office, replier, item, original)

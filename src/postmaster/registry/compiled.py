@@ -10,11 +10,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from postmaster import address, durable
-from postmaster.decide import Agent
+from postmaster.decide import Agent, RegistryView
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.registry import database
@@ -75,6 +76,19 @@ class CompiledRegistry:
     def suggest(self, recipient: str) -> str | None:
         """Return the known address nearest to one that is not known."""
         return self._ask(lambda: self._suggest(recipient))
+
+    def with_local_part(self, name: str) -> Agent | None:
+        """Return an agent that has an address or alias ``name@...``, whatever the domain."""
+
+        def found() -> Agent | None:
+            if not self._checked:
+                database.check_whole(self._connection)
+                self._checked = True
+            for position in database.beginning(self._connection, database.ADDRESS, name + "@"):
+                return self._agent_of(database.entry_at(self._connection, position))
+            return None
+
+        return self._ask(found)
 
     def entry(self, agent_id: str) -> Entry | None:
         """Return all that the registry says of the agent with this id."""
@@ -149,6 +163,19 @@ class CompiledRegistry:
             return local[found]
         found = near(database.ID, recipient)
         return address.AGENT + found if found else None
+
+
+class Roster(RegistryView, Protocol):
+    """A registry view that can be listed."""
+
+    def all_agents(self) -> Iterator[Agent]:
+        """Yield every agent."""
+
+
+class OpenView(Protocol):
+    """How a view is opened: `open_view` here, or that of a layer which knows of more agents."""
+
+    def __call__(self, office: Office, *, write: bool = True) -> AbstractContextManager[Roster]: ...
 
 
 def open_view(office: Office, *, write: bool = True) -> CompiledRegistry:

@@ -177,6 +177,16 @@ def count(connection: sqlite3.Connection) -> int:
     return int(agents)
 
 
+def beginning(connection: sqlite3.Connection, kind: str, text: str) -> list[int]:
+    """Return the positions of the agents that have a name of this kind that begins with `text`."""
+    folded = _key(text)
+    end = folded[:-1] + chr(ord(folded[-1]) + 1)
+    rows = connection.execute(
+        "SELECT position FROM name WHERE kind = ? AND folded >= ? AND folded < ? ORDER BY position", (kind, folded, end)
+    )
+    return [position for (position,) in rows]
+
+
 def neighbours(connection: sqlite3.Connection, kind: str, name: str) -> list[str]:
     """Return known names of a kind that begin or end like `name`: those next to it in either order."""
     found: list[str] = []

@@ -1,8 +1,8 @@
 """Declarations: what the files in registry.d/ say, checked by the schema and brought into one form.
 
 An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
-`inbox`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in `to`), `x-`
-keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such entries.
+`inbox`, `instances`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in `to`),
+`x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such entries.
 """
 
 import os
@@ -146,6 +146,7 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "aliases": _texts(raw.get("aliases")),
         "roles": _texts(raw.get("roles")),
         "inbox": _text(raw.get("inbox")) or (inbox_of(agent_id) if agent_id else ""),
+        "instances": _instances(raw.get("instances")),
         "description": _text(raw.get("description")),
         "accepts": accepts,
         "accepts_from": [] if accepts else default,  # told for each type, it has no other use
@@ -155,6 +156,10 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "declared_in": origin.get("declared_in") or _text(raw.get("declared_in")),
     }
     return {key: value for key, value in entry.items() if value or key == "accepts" or key.startswith(OWN)}
+
+
+def _instances(value: Any) -> str | dict[str, Any]:
+    return {key: value[key] for key in value if key == "max"} | _own(value) if isinstance(value, dict) else _text(value)
 
 
 def _accept(item: str | dict[str, Any], default: list[str]) -> dict[str, Any]:

@@ -176,6 +176,9 @@ def _misplaced(
                 return f"{relation} {name}; give the agent a directory of its own, or leave `inbox` out"
             if not inside_allowed and place.parts[: len(parts)] == parts:
                 return f"lies in {name}; give the agent a directory of its own, or leave `inbox` out"
+    home = _parts(office.inboxes)
+    if any(place.parts[: len(home)] == home and "+" in place.parts[len(home)] for place in places):
+        return "has a `+` in its name below inboxes/, where the mailboxes of live instances are; choose another name"
     last = os.path.basename(path)
     if last in FOLDERS and path != office.default_inbox(item.entry.get("id", "")):
         return f"ends in {last}/, which Postmaster makes in every inbox; name the directory above it"

@@ -1,0 +1,134 @@
+"""The registry together with the live instances: what routing asks (decide.RegistryView), and who there is.
+
+Opened once a run. A claim is read when it is asked for, and once, so that a run's cost follows its mail and not the
+number of the living; only a role, which anyone may hold, makes it read them all.
+"""
+
+import bisect
+import os
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Final
+
+from postmaster import address
+from postmaster.decide import Agent
+from postmaster.directory import claims, store
+from postmaster.directory.claims import Claim
+from postmaster.office import Office
+from postmaster.registry.compiled import CompiledRegistry
+from postmaster.registry.view import Entry
+
+_NEIGHBOURS: Final = 20
+
+
+class DirectoryView:
+    """A registry view with the live instances in it. Close it, or use it as a context manager.
+
+    Where the registry and a live instance have the same address, the registry has it.
+    """
+
+    def __init__(self, office: Office, registry: CompiledRegistry, *, write: bool) -> None:
+        if write and store.is_unfinished(office):
+            with store.locked(office):
+                pass  # which ends what was cut off
+        self._office = office
+        self.registry: Final = registry
+        self._claims: dict[str, Claim | None] = {}
+        self._names: list[str] | None = None
+        self._all: list[Claim] | None = None
+
+    def __enter__(self) -> "DirectoryView":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the registry."""
+        self.registry.close()
+
+    def find(self, mailbox: str) -> Agent | None:
+        """Return the agent with this address or alias, or the live instance with this address or bare name."""
+        found = self.registry.find(mailbox)
+        if found is not None:
+            return found
+        claim = self._holder(mailbox.rpartition("@")[0] or mailbox)
+        if claim is None or ("@" in mailbox and address.fold(claim.address) != address.fold(mailbox)):
+            return None
+        return self._agent(claim)
+
+    def agent(self, agent_id: str) -> Agent | None:
+        """Return the agent or live instance with this id."""
+        claim = self.claim(agent_id)
+        return self._agent(claim) if claim is not None else self.registry.agent(agent_id)
+
+    def claim(self, agent_id: str) -> Claim | None:
+        """Return the claim of the live instance with this id."""
+        name = claims.name_of(agent_id)
+        claim = self._holder(name) if name is not None else None
+        return claim if claim is not None and claims.key(claim.id) == claims.key(agent_id) else None
+
+    def holders(self, role: str) -> Sequence[Agent]:
+        """Return the agents and live instances that hold this role, in the order of their ids."""
+        live = [self._agent(claim) for claim in self._living() if claim.holds(role)]
+        return sorted([*self.registry.holders(role), *live], key=lambda agent: agent.id)
+
+    def suggest(self, recipient: str) -> str | None:
+        """Return the known address nearest to one that is not known."""
+        in_registry = self.registry.suggest(recipient)
+        if recipient.startswith(address.ROLE):
+            roles = {role for claim in self._living() for role in claim.roles}
+            return self._nearer(recipient, in_registry, [address.ROLE + role for role in sorted(roles)])
+        local = recipient.removeprefix(address.AGENT)
+        local = claims.name_of(local) or local.rpartition("@")[0] or local
+        near = [claim for name in self._near(claims.key(local)) if (claim := self._holder(name)) is not None]
+        if recipient.startswith(address.AGENT):
+            return self._nearer(recipient, in_registry, [address.AGENT + claim.id for claim in near])
+        return self._nearer(recipient, in_registry, [claim.address for claim in near])
+
+    def entry(self, agent_id: str) -> Entry | None:
+        """Return all that the registry says of the agent with this id, or of a live instance's class."""
+        claim = self.claim(agent_id)
+        return self.registry.entry(claim.class_id if claim is not None else agent_id)
+
+    def all_agents(self) -> Iterator[Agent]:
+        """Yield every agent of the registry, then every live instance, each in the order of the ids."""
+        yield from self.registry.all_agents()
+        for claim in self._living():
+            yield self._agent(claim)
+
+    def _holder(self, name: str) -> Claim | None:
+        folded = claims.key(name)
+        if folded not in self._claims:
+            self._claims[folded] = store.holder(self._office, name) if address.is_name(name) else None
+        return self._claims[folded]
+
+    def _living(self) -> list[Claim]:
+        if self._all is None:
+            held = (self._holder(name) for name in store.live_names(self._office))
+            self._all = sorted((claim for claim in held if claim is not None), key=lambda claim: claim.id)
+        return self._all
+
+    def _agent(self, claim: Claim) -> Agent:
+        return claims.as_agent(claim, self.registry.agent(claim.class_id), mailbox(self._office, claim))
+
+    def _near(self, name: str) -> list[str]:
+        """Return the live names that stand next to `name`: so many that looking for a near one stays cheap."""
+        if self._names is None:
+            self._names = store.live_names(self._office)
+        place = bisect.bisect_left(self._names, name)
+        return self._names[max(0, place - _NEIGHBOURS) : place + _NEIGHBOURS]
+
+    @staticmethod
+    def _nearer(recipient: str, in_registry: str | None, live: list[str]) -> str | None:
+        near = address.nearest(recipient, live)
+        if near is None or in_registry is None:
+            return near or in_registry
+        return address.nearest(recipient, [in_registry, near]) or in_registry
+
+
+def mailbox(office: Office, claim: Claim) -> str:
+    """Return the mailbox of an instance, live or archived."""
+    return os.path.join(office.inboxes, claim.id)
