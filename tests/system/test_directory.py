@@ -390,6 +390,16 @@ def test_a_class_that_left_the_registry(crew: Box) -> None:
     done(crew, "archive", "alice")
 
 
+def test_a_role_that_only_live_instances_hold(lab: Box) -> None:
+    """`registry check` notes it, and calls it no fault: who will hold it, no declaration can say."""
+    lab.declare(
+        "crew", CREW.replace("to: conductor@lab.internal", "to: 'role:tester'").replace("['*']", "['role:tester']")
+    )
+    answer = json.loads(done(lab, "registry", "check", "--json").stdout)
+    levels = {one["level"] for one in answer["findings"] if "role:tester" in one["message"]}
+    assert levels == {"note"}, answer
+
+
 def test_an_agent_with_a_living_name(crew: Box) -> None:
     """The registry wins, and the merge says so; the instance is still found by its id, and nobody else claims it."""
     register(crew, "lab.pair", "--name", "alice")

@@ -15,7 +15,7 @@ from postmaster.cli.app import printable, say
 from postmaster.cli.route import route_now
 from postmaster.composition import Draft
 from postmaster.decide import Agent, quoted
-from postmaster.directory import open_view, readers
+from postmaster.directory import open_view
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
 from postmaster.settings import load_settings
@@ -155,6 +155,8 @@ def reply(
       postmaster reply council.product-agent 5d41402a --body "Approved." --ack
       postmaster reply product-agent@council.internal 5d41402a --type council.vote verdict.md --now
     """
+    from postmaster.directory import readers
+
     office.require()
     settings = load_settings(office)
     now_ns = time.time_ns()

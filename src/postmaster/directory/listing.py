@@ -7,7 +7,6 @@ from typing import Any
 from postmaster import delivery_log, maildir, times
 from postmaster.directory import store
 from postmaster.directory.claims import Claim
-from postmaster.directory.view import mailbox
 from postmaster.errors import DiskFault
 from postmaster.office import Office
 from postmaster.reading import READ
@@ -40,13 +39,13 @@ def describe(office: Office, claim: Claim) -> dict[str, Any]:
         "address": claim.address,
         "class": claim.class_id,
         "roles": list(claim.roles),
-        "inbox": office.shown(mailbox(office, claim)),
+        "inbox": office.shown(office.default_inbox(claim.id)),
         "since": claim.since,
     }
 
 
 def _row(office: Office, claim: Claim, last: dict[str, str]) -> dict[str, Any]:
-    inbox = mailbox(office, claim)
+    inbox = office.default_inbox(claim.id)
     found = maildir.messages(inbox, maildir.UNREAD)
     oldest: str | None = None
     for name in found[:1]:  # names sort by time

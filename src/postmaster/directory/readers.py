@@ -7,7 +7,6 @@ from postmaster.decide import Agent
 from postmaster.directory import claims, open_view, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.registration import archived_hint
-from postmaster.directory.view import mailbox
 from postmaster.errors import BadData
 from postmaster.office import Office
 
@@ -46,4 +45,4 @@ def find_reader(office: Office, text: str) -> Reader:
                 raise BadData(
                     f"{fault}{hint} (`postmaster inbox ID` shows its mail)" if hint else str(fault)
                 ) from fault
-            return Reader(claims.as_agent(claim, view.agent(claim.class_id), mailbox(office, claim)), claim)
+            return Reader(claims.as_agent(claim, view.agent(claim.class_id), office.default_inbox(claim.id)), claim)

@@ -10,7 +10,7 @@ from postmaster.decide import Agent, brief, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
-from postmaster.directory.view import DirectoryView, mailbox
+from postmaster.directory.view import DirectoryView
 from postmaster.errors import BadData, CannotCreate
 from postmaster.office import Office
 from postmaster.registry import compiled
@@ -75,7 +75,7 @@ def register(
             roles=tuple({address.fold(role): role for role in roles}.values()),
             since=times.timestamp(clock()),
         )
-        inbox = mailbox(office, claim)
+        inbox = office.default_inbox(claim.id)
         try:
             maildir.make(inbox)
         except OSError as fault:
@@ -165,7 +165,7 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         claim = _living(office, view, text)
         done = replace(claim, archived=times.timestamp(clock()))
         assert done.archived is not None
-        inbox = mailbox(office, done)
+        inbox = office.default_inbox(done.id)
         unread = len(maildir.messages(inbox, maildir.UNREAD))
         try:
             store.retire(office, done, _record(office, done, ARCHIVED, done.archived))
@@ -206,6 +206,6 @@ def _record(office: Office, claim: Claim, action: str, moment: str) -> Record:
         "time": moment,
         "action": action,
         "agent": claim.id,
-        "path": office.shown(mailbox(office, claim)),
+        "path": office.shown(office.default_inbox(claim.id)),
         "detail": f"{claim.address}, of class {claim.class_id}{roles}",
     }

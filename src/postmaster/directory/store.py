@@ -29,7 +29,10 @@ _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL, errno.EN
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is under way: `id` gets the file `target`, `leaving` goes, and the log gets `line`."""
+    """What is under way: `id` gets the file `target`, `leaving` goes, and the log gets `line`.
+
+    Paths are relative to directory/, since an office may be moved.
+    """
 
     id: str
     target: str
@@ -193,7 +196,13 @@ def _change(office: Office, claim: Claim, target: str, leaving: str | None, reco
     try:
         durable.make_directories(os.path.dirname(target))
         durable.make_directories(office.live)
-        step = _Step(claim.id, target, leaving, line, delivery_log.position(office))
+        step = _Step(
+            claim.id,
+            os.path.relpath(target, office.directory),
+            os.path.relpath(leaving, office.directory) if leaving is not None else None,
+            line,
+            delivery_log.position(office),
+        )
         durable.write_new(temporary, claim.to_json(), sync=True)
         durable.replace(pending, json.dumps(asdict(step)).encode("ascii"))
         durable.rename_new(temporary, target)
@@ -225,7 +234,7 @@ def _recover(office: Office) -> None:
         with open(durable.open_regular(pending), "rb") as stream:
             found = json.loads(stream.read(_MAX_BYTES))
         step = _Step(**{**found, "since": (found["since"][0], found["since"][1])})
-        made = _load(step.target)
+        made = _load(os.path.join(office.directory, step.target))
         if made is not None and made.id == step.id:
             _finish(office, step)
         else:
@@ -239,11 +248,12 @@ def _recover(office: Office) -> None:
 
 def _finish(office: Office, step: _Step) -> None:
     """Do all that follows the rename. Can be done again."""
-    durable.sync_directory(os.path.dirname(step.target))
+    durable.sync_directory(os.path.dirname(os.path.join(office.directory, step.target)))
     if step.leaving is not None:
-        claim = _load(step.leaving)
+        leaving = os.path.join(office.directory, step.leaving)
+        claim = _load(leaving)
         if claim is not None and claim.id == step.id:
-            os.unlink(step.leaving)
+            os.unlink(leaving)
         durable.sync_directory(office.live)
     line = step.line.encode("ascii")
     try:

@@ -5,7 +5,7 @@ number of the living; only a role, which anyone may hold, makes it read them all
 """
 
 import bisect
-import os
+import contextlib
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final
@@ -14,6 +14,7 @@ from postmaster import address
 from postmaster.decide import Agent
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
+from postmaster.errors import CannotCreate
 from postmaster.office import Office
 from postmaster.registry.compiled import CompiledRegistry
 from postmaster.registry.view import Entry
@@ -29,8 +30,8 @@ class DirectoryView:
 
     def __init__(self, office: Office, registry: CompiledRegistry, *, write: bool) -> None:
         if write and store.is_unfinished(office):
-            with store.locked(office):
-                pass  # which ends what was cut off
+            with contextlib.suppress(CannotCreate), store.locked(office):
+                pass  # which ends what was cut off; who may not lock leaves that to others
         self._office = office
         self.registry: Final = registry
         self._claims: dict[str, Claim | None] = {}
@@ -112,7 +113,7 @@ class DirectoryView:
         return self._all
 
     def _agent(self, claim: Claim) -> Agent:
-        return claims.as_agent(claim, self.registry.agent(claim.class_id), mailbox(self._office, claim))
+        return claims.as_agent(claim, self.registry.agent(claim.class_id), self._office.default_inbox(claim.id))
 
     def _near(self, name: str) -> list[str]:
         """Return the live names that stand next to `name`: so many that looking for a near one stays cheap."""
@@ -127,8 +128,3 @@ class DirectoryView:
         if near is None or in_registry is None:
             return near or in_registry
         return address.nearest(recipient, [in_registry, near]) or in_registry
-
-
-def mailbox(office: Office, claim: Claim) -> str:
-    """Return the mailbox of an instance, live or archived."""
-    return os.path.join(office.inboxes, claim.id)

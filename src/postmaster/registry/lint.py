@@ -50,21 +50,22 @@ def lint(entries: Sequence[Entry]) -> list[Finding]:
     map_edges = flows.edges(entries)
     arriving = flows.arrivals(map_edges)
     declared_in = {entry["id"]: str(entry.get("declared_in", "")) for entry in entries}
+    classes = any(entry.get("instances") for entry in entries)  # whose live instances may hold any role
     silent = {entry["id"] for entry in entries if not entry.get("emits")}
+    patterns = _Patterns(view)
     found = [
         Finding(
             declared_in[edge.sender],
             edge.sender,
-            FINDING,
+            NOTE if classes and edge.to.startswith(address.ROLE) and not patterns.holders(edge.to) else FINDING,
             DANGLING_EMIT,
             f"emits {edge.type} to {edge.to}, which nobody accepts: {edge.why}",
         )
         for edge in map_edges
         if edge.state == flows.DANGLING
     ]
-    patterns = _Patterns(view)
     for entry in entries:
-        for level, kind, message in _accepts(entry, patterns, arriving.get(entry["id"], ()), silent):
+        for level, kind, message in _accepts(entry, patterns, arriving.get(entry["id"], ()), silent, classes):
             found.append(Finding(declared_in[entry["id"]], entry["id"], level, kind, message))
     return sorted(set(found))
 
@@ -108,7 +109,7 @@ class _Patterns:
 
 
 def _accepts(
-    entry: Entry, patterns: _Patterns, arriving: Sequence[flows.Edge], silent: set[str]
+    entry: Entry, patterns: _Patterns, arriving: Sequence[flows.Edge], silent: set[str], classes: bool
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (level, kind, message) for what an entry accepts."""
     if entry.get("accepts_from") and not entry.get("accepts"):
@@ -123,7 +124,7 @@ def _accepts(
             admitted += holders
             if not holders:
                 message = f"accepts {accept['type']} from {pattern}, but {patterns.nobody(pattern)}"
-                yield FINDING, NO_SUCH_SENDER, message
+                yield NOTE if classes and pattern.startswith(address.ROLE) else FINDING, NO_SUCH_SENDER, message
         if flows.senders_of(accept["type"], arriving):
             continue
         message = f"accepts {accept['type']}, which no agent declares to send"
