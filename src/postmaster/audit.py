@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from postmaster import commit, delivery_log, inspection, journal, ledger, names, outbox
+from postmaster import delivery_log, inspection, journal, ledger, names, outbox, removals
 from postmaster.errors import DiskFault
 from postmaster.inspection import Inspected
 from postmaster.inventory import File, Findings, Inventory, Mailbox, home_of
@@ -134,7 +134,7 @@ class _Auditor:
     def _journal(self) -> None:
         try:
             batch = journal.load(self._office)
-            stuck = commit.pending_removals(self._office)
+            stuck = removals.pending(self._office)
         except DiskFault as fault:
             path, _, what = str(fault).partition(": ")
             self._report.differs("journal", self._office.shown(path), what, "the office cannot route until then")

@@ -7,16 +7,16 @@ the journal. Every step can be done again.
 import contextlib
 import errno
 import os
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Final
 
-from postmaster import delivery_log, durable, journal, maildir, outbox, reasons, refusals
-from postmaster.delivery_log import Record
-from postmaster.errors import DiskFault
+from postmaster import delivery_log, durable, journal, maildir, outbox, reasons, refusals, removals
+from postmaster.delivery_log import Appended, Record
+from postmaster.errors import guarded
 from postmaster.journal import Batch, Entry, Publication
 from postmaster.office import Office
 from postmaster.outbox import Source
+from postmaster.removals import Remover
 
 # What a fault means for the mail, by errno; one that is not here means `io-error`. All are tried again.
 _FAULTS: Final = {
@@ -47,57 +47,84 @@ def deferral(record: Record, reason: str, detail: str) -> Record:
     return {**kept, "action": reasons.DEFERRED, "reason": reason, "status": status, "detail": detail}
 
 
-def carry_out(office: Office, batch: Batch, *, again: bool) -> tuple[list[Record], list[str]]:
-    """Do what a committed batch says, then drop its journal.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was published of a batch.
 
-    No temporary is removed before the journal is dropped: while it stands, "the temporary is gone" means "it was
-    renamed", and nothing else.
+    Attributes:
+        records: what is in the log now; `lines` as they stand there.
+        appended: where this run has put them.
+    """
+
+    records: list[Record]
+    lines: list[bytes]
+    appended: Appended | None
+
+
+def publish(office: Office, batch: Batch, *, again: bool) -> Outcome:
+    """Do what a committed batch says, as far as others see it: give names, write the log. `finish` does the rest.
 
     Args:
         again: the batch is recovered from a run that ended in the middle.
-
-    Returns:
-        the records that are in the log now, and what could not be done (in words), which later runs try again.
 
     Raises:
         DiskFault: it cannot go on; the journal stays and the next run goes on from here.
     """
     work = _Work(office, batch, again)
     if again:
-        _guarded(durable.sync_directory, office.private)
+        guarded(durable.sync_directory, office.private)
     for entry in batch.entries:
         work.deliver(entry)
     work.sync_mailboxes()
     for entry in batch.entries:
         work.bury(entry)
     work.sync_dead_letters()
-    records = [record for entry in batch.entries for record in _deferred_first(entry.records)]
-    lines = [delivery_log.encode(record) for record in records]
+    pairs = [pair for entry in batch.entries for pair in _deferred_first(entry)]
+    records, lines = [record for record, _ in pairs], [line for _, line in pairs]
     missing = delivery_log.missing_lines(office, lines, batch.log_position) if again else lines
-    delivery_log.append(office, missing, sync_always=again)
-    problems = _clear_outbox(office, batch, again=again)
-    _guarded(journal.drop, office)
+    appended = delivery_log.append(office, missing, sync_always=again)
+    return Outcome(records, lines, appended)
+
+
+def begin_to_finish(office: Office, batch: Batch, remover: Remover, *, again: bool = False) -> None:
+    """Begin to take what a published batch has delivered out of the outbox. `finish` does the rest.
+
+    Raises:
+        DiskFault: what a killed run has left of this cannot be brought in order.
+    """
+    sources = [entry.source for entry in batch.entries if entry.ending == journal.REMOVE]
+    if again:
+        guarded(outbox.recover_taken, office.outbox, {(source.device, source.inode) for source in sources})
+    remover.begin(sources)
+
+
+def finish(office: Office, batch: Batch, remover: Remover) -> list[str]:
+    """Wait until the delivered letters are out of the outbox, make that durable, then drop the journal.
+
+    No temporary is removed before the journal is dropped: while it stands, "the temporary is gone" means "it was
+    renamed", and nothing else.
+
+    Returns:
+        what could not be removed, in words; later runs try again.
+
+    Raises:
+        DiskFault: it cannot go on; the journal stays and the next run goes on from here.
+    """
+    problems = remover.end()
+    if any(entry.ending != journal.KEEP for entry in batch.entries):
+        guarded(durable.sync_directory, office.outbox)
+    guarded(journal.drop, office)
     for entry in batch.entries:
         if entry.ending == journal.KEEP:
             for publication in entry.publications:
                 durable.remove(publication.temporary.path)
-    return records, problems
+    return problems
 
 
-def _guarded(step: Callable[..., None], *arguments: object) -> None:
-    try:
-        step(*arguments)
-    except FileNotFoundError as fault:
-        if step is not journal.drop:
-            raise DiskFault(f"{fault.filename}: {fault.strerror}") from fault
-    except OSError as fault:
-        where = fault.filename or arguments[0]
-        raise DiskFault(f"{where}: {fault.strerror}; the next run goes on from here") from fault
-
-
-def _deferred_first(records: list[Record]) -> list[Record]:
+def _deferred_first(entry: Entry) -> list[tuple[Record, bytes]]:
     """Put an entry's deferrals first: whoever reads the log in order then knows that the letter stays."""
-    return sorted(records, key=lambda record: record["action"] != reasons.DEFERRED)
+    pairs = list(zip(entry.records, entry.lines(), strict=True))
+    return sorted(pairs, key=lambda pair: pair[0]["action"] != reasons.DEFERRED) if len(pairs) > 1 else pairs
 
 
 class _Work:
@@ -109,7 +136,7 @@ class _Work:
         self._again = again
         self._logged: set[bytes] = set()
         if again:
-            every = [delivery_log.encode(record) for entry in batch.entries for record in entry.records]
+            every = [line for entry in batch.entries for line in entry.lines()]
             self._logged = set(every) - set(delivery_log.missing_lines(office, every, batch.log_position))
         self._touched: dict[str, list[tuple[Entry, Publication]]] = {}
         self._buried = False
@@ -128,8 +155,7 @@ class _Work:
                 self._touched.setdefault(os.path.dirname(publication.target), []).append((entry, publication))
 
     def _is_logged(self, entry: Entry, publication: Publication) -> bool:
-        lines = (delivery_log.encode(entry.records[line]) for line in publication.lines)
-        return bool(self._logged) and all(line in self._logged for line in lines)
+        return bool(self._logged) and all(entry.lines()[line] in self._logged for line in publication.lines)
 
     def _publish(self, entry: Entry, publication: Publication) -> None:
         while True:
@@ -140,7 +166,7 @@ class _Work:
                 directory, name = os.path.split(publication.target)
                 publication.target = os.path.join(directory, maildir.free_name(directory, name))
                 for line in publication.lines:
-                    entry.records[line]["path"] = self._office.shown(publication.target)
+                    entry.amend(line, path=self._office.shown(publication.target))
                 journal.recommit(self._office, self._batch)
 
     def sync_mailboxes(self) -> None:
@@ -192,10 +218,10 @@ class _Work:
         for part in parts:
             _undo(part)
             durable.remove(part.temporary.path)
-        for record in entry.records:
+        for line, record in enumerate(entry.records):
             if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
-                record["path"] = None
-                record["detail"] = "; ".join(filter(None, (record.get("detail"), "its sender has taken it back")))
+                detail = "; ".join(filter(None, (record.get("detail"), "its sender has taken it back")))
+                entry.amend(line, path=None, detail=detail)
         entry.ending = journal.REMOVE  # nothing is left under its name, or another letter, which stays
 
     def _choose_pair(self, entry: Entry, parts: list[Publication]) -> None:
@@ -213,15 +239,15 @@ class _Work:
         for part in parts:
             part.target = part.target.replace(name, new, 1)
         entry.moved_to = new if entry.moved_to is not None else None
-        for record in entry.records:
+        for line, record in enumerate(entry.records):
             if record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED):
-                record["path"] = self._office.shown(new)
+                entry.amend(line, path=self._office.shown(new))
         journal.recommit(self._office, self._batch)
 
     def sync_dead_letters(self) -> None:
         """Make the names in dead-letter/ durable."""
         if self._buried or self._again:
-            _guarded(durable.sync_directory, self._office.dead_letter)
+            guarded(durable.sync_directory, self._office.dead_letter)
 
 
 def _is_there(source: Source, path: str) -> bool:
@@ -239,77 +265,26 @@ def _undo(publication: Publication) -> None:
 
 def _put_off(entry: Entry, lines: list[int], reason: str, detail: str) -> None:
     for line in lines:
-        entry.records[line] = deferral(entry.records[line], reason, detail)
+        entry.amend(line, **(dict.fromkeys(entry.records[line]) | deferral(entry.records[line], reason, detail)))
     entry.ending = journal.KEEP if entry.ending == journal.REMOVE else entry.ending
 
 
-def _clear_outbox(office: Office, batch: Batch, *, again: bool) -> list[str]:
-    """Remove what is delivered from the outbox; what cannot be removed is remembered for the next run."""
-    sources = [entry.source for entry in batch.entries if entry.ending == journal.REMOVE]
-    changed = bool(sources) or any(entry.ending == journal.MOVE for entry in batch.entries)
-    if again:
-        finished = {(source.device, source.inode) for source in sources}
-        _guarded(outbox.recover_taken, office.outbox, finished)
-    stuck, problems = _take_all(office, sources)
-    if stuck:
-        _guarded(_remember, office, [*pending_removals(office), *stuck])
-    if changed:
-        _guarded(durable.sync_directory, office.outbox)
-    return problems
-
-
-def _take_all(office: Office, sources: list[Source]) -> tuple[list[Source], list[str]]:
-    stuck: list[Source] = []
-    problems: list[str] = []
-    for source in sources:
-        try:
-            outbox.take(office.outbox, source)
-        except OSError as fault:
-            stuck.append(source)
-            path = office.shown(os.path.join(office.outbox, source.name))
-            problems.append(f"{path}: delivered, but cannot be removed from the outbox: {fault.strerror}")
-    return stuck, problems
-
-
-def pending_removals(office: Office) -> list[Source]:
-    """Return the letters that are delivered and logged but could not be removed from the outbox."""
-    import json
-
-    try:
-        with open(office.removals, "rb") as stream:
-            return [Source(**item) for item in json.loads(stream.read())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as fault:
-        raise DiskFault(f"{office.removals}: cannot be read: {fault}") from fault
-
-
-def _remember(office: Office, sources: list[Source]) -> None:
-    import json
-
-    unique = {(source.name, source.inode): source for source in sources}
-    durable.replace(office.removals, json.dumps([asdict(source) for source in unique.values()]).encode("ascii"))
-
-
-def retry_removals(office: Office) -> tuple[list[Source], list[str]]:
-    """Try again to remove what could not be removed; return what still cannot, and in words why."""
-    sources = pending_removals(office)
-    if not sources:
-        return [], []
-    stuck, problems = _take_all(office, sources)
-    if stuck:
-        _guarded(_remember, office, stuck)
-    else:
-        _guarded(os.unlink, office.removals)
-    return stuck, problems
-
-
 def recover(office: Office) -> tuple[list[Record], list[str]]:
-    """Carry out the batch that a killed run left, if there is one, and tidy the outbox."""
+    """Carry out the batch that a killed run left, if there is one, and tidy the outbox.
+
+    Returns:
+        the batch's records, and what could not be removed from the outbox, in words.
+
+    Raises:
+        DiskFault: it cannot go on.
+    """
     journal.clear(office)
     batch = journal.load(office)
     if batch is not None:
-        return carry_out(office, batch, again=True)
-    finished = {(source.device, source.inode) for source in pending_removals(office)}
-    _guarded(outbox.recover_taken, office.outbox, finished)
+        records = publish(office, batch, again=True).records
+        remover = Remover(office)
+        begin_to_finish(office, batch, remover, again=True)
+        return records, finish(office, batch, remover)
+    finished = {(source.device, source.inode) for source in removals.pending(office)}
+    guarded(outbox.recover_taken, office.outbox, finished)
     return [], []

@@ -5,8 +5,8 @@ accepted, not a duplicate.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from postmaster import address, reasons
 
@@ -96,36 +96,77 @@ class Verdict:
         return reasons.DELIVERED if self.reason is None else reasons.REASONS[self.reason].action
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the registry says of a message for one recipient, whatever was sent before.
+
+    Attributes:
+        verdict: as if it were no repeat.
+        repeats: whether the agent takes the identical message again.
+    """
+
+    verdict: Verdict
+    repeats: bool = False
+
+
+# What find_routes has said for (to, from, type). It holds as long as the registry is the same.
+Routes = dict[tuple[tuple[str, ...], str, str], tuple[Route, ...]]
+
+_MOST_ROUTES: Final = 4096
+
+
 def decide(
     envelope: Envelope,
     registry: RegistryView,
     history: HistoryView,
     *,
     allow_duplicate: bool = False,
+    known: Routes | None = None,
 ) -> list[Verdict]:
     """Decide for every recipient of `envelope`; an agent reached by two of them gets one copy.
 
     Args:
         allow_duplicate: the letter was sent again on purpose (`dead-letter retry --allow-duplicate`).
+        known: the routes found so far in this registry; added to.
     """
+    question = (envelope.to, envelope.sender, envelope.type)
+    routes = known.get(question) if known is not None else None
+    if routes is None:
+        routes = find_routes(envelope, registry)
+        if known is not None and len(envelope.to) == 1:
+            if len(known) >= _MOST_ROUTES:
+                known.clear()
+            known[question] = routes
+    if allow_duplicate:
+        return [route.verdict for route in routes]
+    return [_unless_repeated(route, envelope, history) for route in routes]
+
+
+def find_routes(envelope: Envelope, registry: RegistryView) -> tuple[Route, ...]:
+    """Return what the registry says of `envelope`, of which only `to`, `sender` and `type` are looked at."""
     hinted = _Hints(registry)
-    verdicts: list[Verdict] = []
+    routes: list[Route] = []
     served: set[str] = set()
     for recipient in dict.fromkeys(envelope.to):
         agents, refusal = _resolve(recipient, envelope.sender, hinted)
         if refusal is not None:
-            verdicts.append(refusal)
+            routes.append(Route(refusal))
         for agent in agents:
             if agent.id in served:
                 continue
             served.add(agent.id)
             reason, detail = check_accepts(agent, envelope.type, envelope.sender, registry)
-            if reason is None and not allow_duplicate and not _takes_duplicates(agent, envelope, registry):
-                earlier = history.earlier(envelope, agent.id)
-                if earlier is not None:
-                    reason, detail = "duplicate", f"identical to {earlier}"
-            verdicts.append(Verdict(recipient, agent, reason, detail))
-    return verdicts
+            repeats = reason is None and _takes_duplicates(agent, envelope, registry)
+            routes.append(Route(Verdict(recipient, agent, reason, detail), repeats))
+    return tuple(routes)
+
+
+def _unless_repeated(route: Route, envelope: Envelope, history: HistoryView) -> Verdict:
+    verdict = route.verdict
+    if verdict.agent is None or verdict.reason is not None or route.repeats:
+        return verdict
+    earlier = history.earlier(envelope, verdict.agent.id)
+    return verdict if earlier is None else replace(verdict, reason="duplicate", detail=f"identical to {earlier}")
 
 
 class _Hints:

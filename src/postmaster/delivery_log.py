@@ -10,6 +10,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from postmaster import durable
@@ -85,7 +86,16 @@ def check(office: Office) -> None:
         ) from fault
 
 
-def append(office: Office, lines: Sequence[bytes], *, sync_always: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where in the log lines were put: bytes from its start, and the log's status after that."""
+
+    start: int
+    end: int
+    status: os.stat_result
+
+
+def append(office: Office, lines: Sequence[bytes], *, sync_always: bool = False) -> Appended | None:
     """Append whole lines with one write and make them durable.
 
     A torn last line that a crash or a full disk left is sealed off first: completed if it is the beginning of one
@@ -94,21 +104,27 @@ def append(office: Office, lines: Sequence[bytes], *, sync_always: bool = False)
     Args:
         sync_always: sync the log even if there are no lines: they may have been written but not synced.
 
+    Returns:
+        where the lines are; None if there were none, or a torn line was sealed off before them.
+
     Raises:
         DiskFault: the lines are not in the log, or not durably.
     """
     if not lines and not (sync_always and os.path.exists(office.log)):
-        return
+        return None
     try:
         with _locked(office) as descriptor:
             end = os.fstat(descriptor).st_size
             if lines:
                 _write_lines(descriptor, end, lines)
             os.fsync(descriptor)
+            status = os.fstat(descriptor)
         if end == 0 or sync_always:
             durable.sync_directory(office.logs)
     except OSError as fault:
         raise DiskFault(f"{office.log}: cannot be written: {fault.strerror or fault}") from fault
+    whole = bool(lines) and status.st_size == end + sum(map(len, lines))
+    return Appended(end, status.st_size, status) if whole else None
 
 
 def _write_lines(descriptor: int, end: int, lines: Sequence[bytes]) -> None:

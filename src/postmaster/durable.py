@@ -17,6 +17,8 @@ TEMPORARY: Final = "postmaster-"  # how the names of temporaries begin; the numb
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _renameat2: Final = getattr(_libc, "renameat2", None)
+if _renameat2 is not None:
+    _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _syncfs: Final = getattr(_libc, "syncfs", None)
 HAS_SYNCFS: Final = _syncfs is not None
 

@@ -1,5 +1,7 @@
 """The errors a user can meet: one root, and the exit code (sysexits.h) each one ends the command with."""
 
+from collections.abc import Callable
+
 
 class PostmasterError(Exception):
     """Root of every error that is told to the user as one message, without a traceback."""
@@ -35,3 +37,16 @@ class ConfigurationFault(PostmasterError):
     """The office, its settings or its registry is missing or invalid (EX_CONFIG); no mail was touched."""
 
     exit_code = 78
+
+
+def guarded(step: Callable[..., None], *arguments: object) -> None:
+    """Do a step that must succeed for the work to go on.
+
+    Raises:
+        DiskFault: the system refused; names the path.
+    """
+    try:
+        step(*arguments)
+    except OSError as fault:
+        where = fault.filename or arguments[0]
+        raise DiskFault(f"{where}: {fault.strerror}; the next run goes on from here") from fault

@@ -7,14 +7,14 @@ damaged, or does not fit the log any more (rotated, cut, edited).
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b, md5
 from typing import IO, Any, Final
 
 from postmaster import delivery_log, durable, message, reasons
 from postmaster.decide import Envelope
-from postmaster.delivery_log import Record
+from postmaster.delivery_log import Appended, Record
 from postmaster.errors import DiskFault
 from postmaster.header import Refused
 from postmaster.index import CannotWrite, Damaged, Index, Value, create, open_index
@@ -88,6 +88,7 @@ class History:
         self._recent = _State()
         self._open: dict[str, OpenItem] = {}
         self._segments: dict[str, _Segment] = {}
+        self._live = ""  # the mark of the log that is being written
         self._keyed: tuple[Envelope | None, bytes] = (None, b"")
         self._given: dict[bytes, list[tuple[Envelope, str]]] = {}
         try:
@@ -176,6 +177,26 @@ class History:
         """Take in what has been logged since."""
         self._catch_up()
 
+    def note(self, records: Sequence[Record], lines: Sequence[bytes], appended: Appended | None) -> tuple[int, int]:
+        """Take in what this run has put in the log, without reading it again if nobody else wrote meanwhile.
+
+        Returns:
+            the position of the log (delivery_log.position) up to which it is taken in.
+        """
+        if appended is not None:
+            mark = self._live if appended.start else _mark(lines[0])
+            segment = self._segments.get(mark, _Segment())
+            if segment.offset == appended.start and appended.start + sum(map(len, lines)) == appended.end:
+                for record in records:
+                    self._recent.apply(record, self._open)
+                self._live = mark
+                self._segments[mark] = _Segment(appended.end, len(lines[-1]), _mark(lines[-1]), _stamp(appended.status))
+                self._flush_if_full()
+                return appended.status.st_ino, appended.end
+        position = delivery_log.position(self._office)
+        self._catch_up()
+        return position
+
     # -- the index ---------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
@@ -206,10 +227,13 @@ class History:
             if not self._read_new():
                 self._start_over()
                 self._read_new()
-            if self._write and self._recent.count >= _KEEP_IN_MEMORY:
-                self._flush()
+            self._flush_if_full()
         except delivery_log.DAMAGE as fault:
             raise DiskFault(f"{self._office.logs}: the log cannot be read: {fault}") from fault
+
+    def _flush_if_full(self) -> None:
+        if self._write and self._recent.count >= _KEEP_IN_MEMORY:
+            self._flush()
 
     def _read_new(self) -> bool:
         """Read every log file on from where it was read to; False if one is gone, or not what was read before."""
@@ -221,6 +245,8 @@ class History:
                 if not first:
                     continue
                 mark = _mark(first)
+                if path == self._office.log:
+                    self._live = mark
                 segment = self._segments.get(mark, _Segment())
                 if segment.stamp != stamp:
                     if segment.offset and not _still_fits(stream, segment):

@@ -4,19 +4,21 @@ A batch is committed when its journal stands under its name. From then on it is 
 next one (docs/states.md). Before that nothing of it counts, and what was written is cleared.
 """
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postmaster import durable
+from postmaster import delivery_log, durable
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.maildir import Temporary
 from postmaster.office import Office
 from postmaster.outbox import Source
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 # What happens to a letter's name in the outbox at the end.
 KEEP: Final = "keep"
@@ -52,6 +54,18 @@ class Entry:
     publications: list[Publication] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     moved_to: str | None = None
+    _lines: list[bytes] | None = None
+
+    def lines(self) -> list[bytes]:
+        """Return the records as the log has them. Records are changed by `amend` only, once this was asked."""
+        if self._lines is None:
+            self._lines = [delivery_log.encode(record) for record in self.records]
+        return self._lines
+
+    def amend(self, line: int, **changes: Any) -> None:
+        """Change what a record says."""
+        self.records[line] |= changes
+        self._lines = None
 
 
 @dataclass(slots=True)
@@ -96,24 +110,27 @@ def clear(office: Office) -> None:
 
 def drop(office: Office) -> None:
     """Remove the journal of a batch that is carried out, or that is given up before anything was visible."""
-    os.unlink(office.journal)
+    with contextlib.suppress(FileNotFoundError):  # another router has: then the lock does not work here
+        os.unlink(office.journal)
 
 
 def _encode(batch: Batch) -> bytes:
-    content = {"version": _VERSION, "log": batch.log_position, "entries": [_plain(one) for one in batch.entries]}
-    return json.dumps(content, separators=(",", ":")).encode("ascii")
+    head = _JSON.encode([_VERSION, batch.log_position, len(batch.entries)]).encode("ascii")
+    return b"%s\n%s" % (head, b"".join(map(_line, batch.entries)))
 
 
-def _plain(entry: Entry) -> list[Any]:
-    """Return an entry as JSON takes it; `_entry` reads it back."""
-    source = entry.source
-    return [
-        [source.name, source.device, source.inode, source.size, source.mtime_ns],
-        entry.ending,
-        [[one.temporary.path, one.temporary.inode, one.target, one.agent, one.lines] for one in entry.publications],
-        entry.records,
-        entry.moved_to,
-    ]
+def _line(entry: Entry) -> bytes:
+    """Return an entry as a line of JSON, its records as the log will have them; `_entry` reads it back."""
+    plain = _JSON.encode(
+        [
+            entry.source,
+            entry.ending,
+            [[one.temporary.path, one.temporary.inode, one.target, one.agent, one.lines] for one in entry.publications],
+            entry.moved_to,
+        ]
+    )
+    records = b",".join(line[:-1] for line in entry.lines())
+    return b"%s,[%s]]\n" % (plain[:-1].encode("ascii"), records)
 
 
 def load(office: Office) -> Batch | None:
@@ -131,12 +148,14 @@ def load(office: Office) -> Batch | None:
     except OSError as fault:
         raise DiskFault(f"{office.journal}: cannot be read: {fault.strerror}") from fault
     try:
-        content = json.loads(raw)
-        if content["version"] != _VERSION:
+        head, *lines = raw.splitlines()
+        version, (inode, size), count = json.loads(head)
+        if version != _VERSION:
             raise ValueError("written by another version of postmaster")
-        inode, size = content["log"]
-        return Batch([_entry(item) for item in content["entries"]], (inode, size))
-    except (ValueError, KeyError, TypeError) as fault:
+        if count != len(lines):
+            raise ValueError("cut short")
+        return Batch([_entry(json.loads(line)) for line in lines], (inode, size))
+    except (ValueError, TypeError) as fault:
         raise DiskFault(
             f"{office.journal}: is damaged ({fault}). Every message it names is still in the outbox or already in "
             "an inbox: move the journal away, run again, then `postmaster verify`"
@@ -144,7 +163,7 @@ def load(office: Office) -> Batch | None:
 
 
 def _entry(plain: list[Any]) -> Entry:
-    source, ending, publications, records, moved_to = plain
+    source, ending, publications, moved_to, records = plain
     return Entry(
         Source(*source),
         ending,

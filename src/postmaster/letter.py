@@ -4,7 +4,7 @@ A letter is either fit to be decided on (it has an envelope) or refused as a who
 what the log will say of it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from postmaster import message
 from postmaster.decide import Envelope
@@ -15,9 +15,9 @@ from postmaster.outbox import Letter, Source, Special, Unreadable, Waiting, is_y
 from postmaster.times import parse_time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Item:
-    """One letter of this pass.
+    """One letter of this pass. (Not frozen, as other values are: that would triple the cost of making one.)
 
     Attributes:
         source: its name in the outbox, and what that meant.
@@ -39,6 +39,21 @@ class Item:
     refusal: tuple[str, str] | None = None
     notes: str | None = None
     regular: bool = True
+
+
+def glance(letter: Letter, *, now_ns: int, settle_seconds: int) -> int | None:
+    """Return when a letter was sent if a look at its header tells; None: `assess` it.
+
+    For a letter that is read again later, this saves all that the order does not depend on.
+    """
+    if letter.too_large or is_young(letter.source.mtime_ns, now_ns, settle_seconds):
+        return None
+    try:
+        start, end, _ = message.split(letter.raw)
+        sent_at = message.all_fields(letter.raw, start, end).get("sent_at")
+        return parse_time(sent_at) if isinstance(sent_at, str) else None
+    except (Refused, ValueError):
+        return None
 
 
 def assess(
@@ -82,8 +97,8 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
         start, end, body = message.split(raw, complete=not letter.too_large)
         header = message.read_header(raw, start, end, body)
     except Refused as fault:
-        refusal = ("too-large", size) if letter.too_large else (fault.reason, fault.detail)
-        return _refused(source, file, *refusal)
+        why = ("too-large", size) if letter.too_large else (fault.reason, fault.detail)
+        return _refused(source, file, *why)
     examined = message.examine(header)
     found = examined.readable
     message_id = None if letter.too_large else message.body_id(memoryview(raw)[body:])
@@ -92,10 +107,13 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
     if message_id is not None:
         record["id"] = message_id
     notes = "overridden: " + ", ".join(header.overridden) if header.overridden else None
-    item = Item(source, time_ns, record, raw, body, header, notes=notes)
+    envelope: Envelope | None = None
+    refusal: tuple[str, str] | None = None
     if message_id is None:
-        return replace(item, refusal=("too-large", size))
-    try:
-        return replace(item, envelope=message.envelope(header, message_id, examined))
-    except Refused as fault:
-        return replace(item, refusal=(fault.reason, fault.detail))
+        refusal = ("too-large", size)
+    else:
+        try:
+            envelope = message.envelope(header, message_id, examined)
+        except Refused as fault:
+            refusal = (fault.reason, fault.detail)
+    return Item(source, time_ns, record, raw, body, header, envelope, refusal, notes)

@@ -32,9 +32,9 @@ _CLOSING: Final = re.compile(rb"^---\r?(?:\n|\Z)", re.MULTILINE)
 _ODD_CLOSING: Final = re.compile(rb"^[ \t]*-{3,}[ \t]*\r?$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Header:
-    """A header that could be read.
+    """A header that could be read. (Not frozen, for speed: one is made for every letter.)
 
     Attributes:
         fields: the sender's fields: text, or lists and mappings of text; without `id` and `sequence`.
@@ -255,7 +255,7 @@ def _text_problem(name: str, value: Any) -> str | None:
     """Return what is wrong with the value of a text field, or None."""
     if not isinstance(value, str):
         return "is a list or a mapping, not text"
-    if not value.strip():
+    if not value or value.isspace():
         return "is empty"
     if len(value) > MAX_TEXT:
         return f"is longer than {MAX_TEXT} characters"
@@ -292,6 +292,8 @@ def _recipients(header: Header) -> tuple[tuple[str, ...], str | None]:
             return (), where + "is empty"
         if len(item) > MAX_TEXT:
             return (), where + f"is longer than {MAX_TEXT} characters"
+    if len(items) == 1:
+        return (items[0],), None
     unique = {address.fold(item): item for item in reversed(items)}
     if len(unique) > MAX_RECIPIENTS:
         return (), where + f"names more than {MAX_RECIPIENTS} recipients; give them a role"

@@ -78,7 +78,7 @@ class OpenItem:
 def follow(record: Record, open_items: dict[str, OpenItem]) -> None:
     """Take one more record of the log into `open_items`, which are kept by their `item_key`."""
     action = record["action"]
-    if "file" not in record:
+    if "file" not in record or (not open_items and action in _FINAL):
         return
     key = item_key(record["file"], letter_key(record))
     if action in (reasons.DEFERRED, RETRIED):

@@ -9,8 +9,9 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from postmaster import durable
 from postmaster.names import TAKEN, free_names, is_mail
@@ -25,8 +26,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """One name in the outbox and what it meant when it was looked at."""
 
     name: str
@@ -172,25 +172,50 @@ def is_same(source: Source, seen: os.stat_result) -> bool:
     )
 
 
-def take(outbox: str, source: Source) -> None:
-    """Remove a letter that has been delivered; a newer one that has come under its name stays.
+def take_all(outbox: str, sources: Sequence[Source]) -> list[tuple[Source, OSError]]:
+    """Remove letters that have been delivered; a newer one that has come under the name of one stays.
 
-    Commit point: the unlink of the private name. A crash before it leaves the letter under that name, from where
-    `recover_taken` removes it or puts it back.
+    Each is renamed to a private name and looked at there. A letter that is the right one is gone when the next
+    replaces it under that name, which saves the file system a removal for each; the last is unlinked. A crash leaves at
+    most one under the private name, from where `recover_taken` removes it or puts it back.
+
+    Returns:
+        those that could not be removed, each with the fault.
     """
-    name, taken = os.path.join(outbox, source.name), os.path.join(outbox, TAKEN)
-    try:
-        durable.rename_new(name, taken)
-    except FileNotFoundError:
-        return
-    try:
-        if is_same(source, os.lstat(taken)):
+    taken = os.path.join(outbox, TAKEN)
+    stuck: list[tuple[Source, OSError]] = []
+    held: Source | None = None  # a letter of these that has the private name, and is done with
+    for source in sources:
+        try:
+            (durable.rename_new if held is None else os.rename)(os.path.join(outbox, source.name), taken)
+        except FileNotFoundError:
+            continue
+        except OSError as fault:
+            if held is None or not isinstance(fault, NotADirectoryError):  # rename(2): a directory has its name now
+                stuck.append((source, fault))
+            continue
+        held = source
+        try:
+            if not is_same(source, os.lstat(taken)):
+                held = None
+                put_back(outbox, source.name)
+        except OSError as fault:
+            held = None
+            stuck.append((source, fault))
+            _try_to_put_back(outbox, source.name)
+    if held is not None:
+        try:
             os.unlink(taken)
-            return
-    except OSError:
-        put_back(outbox, source.name)
-        raise
-    put_back(outbox, source.name)
+        except OSError as fault:
+            stuck.append((held, fault))
+            _try_to_put_back(outbox, held.name)
+    return stuck
+
+
+def _try_to_put_back(outbox: str, name: str) -> None:
+    """Give the taken letter its name again; where that fails, it is the next run that does (recover_taken)."""
+    with contextlib.suppress(OSError):
+        put_back(outbox, name)
 
 
 def move(outbox: str, source: Source, target: str) -> bool:

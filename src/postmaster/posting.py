@@ -5,13 +5,13 @@ Nothing here is visible to a receiver. What fails turns into a deferral of that 
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Final
 
 from postmaster import address, durable, journal, maildir, message, names, reasons, refusals, times
 from postmaster.commit import deferral, fault_reason
-from postmaster.decide import Agent, RegistryView, Verdict, decide
+from postmaster.decide import Agent, RegistryView, Routes, Verdict, decide
 from postmaster.delivery_log import Record
 from postmaster.history import History
 from postmaster.journal import Entry, Publication
@@ -40,7 +40,8 @@ class Posting:
         self._registry = registry
         self._history = history
         self._writes = writes
-        self._mailboxes: dict[str, OSError | None] = {}
+        self._routes: Routes = {}
+        self._mailboxes: dict[str, _Mailbox] = {}
         self._count = 0
         self._first: dict[str, int] = {}  # of each flow: the highest number in the history
         self._numbers: dict[str, int] = {}  # the highest number with this batch
@@ -48,6 +49,7 @@ class Posting:
         self._names: set[str] = set()
         self._moved: list[str] = []
         self._now_ns = 0
+        self._now = ""  # as the log writes it
         self._sync = True
         self.still_deferred = 0
 
@@ -60,6 +62,7 @@ class Posting:
         self._moved.clear()
         self._history.forget()
         self._now_ns = now_ns
+        self._now = times.timestamp(now_ns)
         self._sync = copies <= SMALL
         self.still_deferred = 0
 
@@ -83,7 +86,7 @@ class Posting:
         verdicts = self._verdicts(item, known)
         sequence = known.sequence if known is not None and known.sequence is not None else self._next(item)
         entry = Entry(item.source, journal.REMOVE)
-        base = {**item.record, "time": times.timestamp(self._now_ns), "sequence": sequence}
+        base = {**item.record, "time": self._now, "sequence": sequence}
         refused: list[tuple[Verdict, Record]] = []
         deferred: list[tuple[Verdict, Record]] = []
         for verdict in verdicts:
@@ -121,7 +124,7 @@ class Posting:
         assert item.envelope is not None
         allow = known is not None and known.allow_duplicate
         if known is None or known.sequence is None:
-            return decide(item.envelope, self._registry, self._history, allow_duplicate=allow)
+            return decide(item.envelope, self._registry, self._history, allow_duplicate=allow, known=self._routes)
         # Only those who are not served yet: another recipient of the same agent must not stand in their place.
         to = tuple(one for one in item.envelope.to if known.names_any([one]) or not known.is_over_for(one, None))
         envelope = replace(item.envelope, to=to)
@@ -181,11 +184,10 @@ class Posting:
         resumed: OpenItem | None,
     ) -> OSError | None:
         """Write the copy for one agent; return the fault that puts it off."""
-        fault = self._mailbox(agent.inbox)
-        if fault is not None:
-            return fault
+        mailbox = self._mailbox(agent.inbox)
+        if mailbox.fault is not None:
+            return mailbox.fault
         assert item.header is not None and item.envelope is not None and sequence is not None
-        unread = os.path.join(agent.inbox, maildir.UNREAD)
         content = message.compose(item.header, item.envelope.id, sequence, memoryview(item.raw)[item.body :])
         stem = f"{times.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
         try:
@@ -194,37 +196,40 @@ class Posting:
                 record["path"] = self._office.shown(there)
                 entry.records.append(record)
                 return None
-            target = self._free(unread, stem)
-            temporary = self._write(os.path.join(agent.inbox, maildir.TMP), content)
+            target = self._free(mailbox.unread, stem)
+            temporary = self._write(mailbox.tmp, content)
         except OSError as failed:
             return failed
-        record["path"] = self._office.shown(target)
+        record["path"] = mailbox.shown + target[len(mailbox.unread) :]
         entry.records.append(record)
         if temporary is not None:
             entry.publications.append(Publication(temporary, target, agent.id, [len(entry.records) - 1]))
         self._history.expect(item.envelope, agent.id, record["path"])
         return None
 
-    def _mailbox(self, inbox: str) -> OSError | None:
-        """Open a mailbox once in a pass; return why it is closed, if it is."""
-        if inbox not in self._mailboxes:
+    def _mailbox(self, inbox: str) -> "_Mailbox":
+        """Open a mailbox once in a pass."""
+        mailbox = self._mailboxes.get(inbox)
+        if mailbox is None:
+            unread = os.path.join(inbox, maildir.UNREAD)
+            mailbox = _Mailbox(os.path.join(inbox, maildir.TMP), unread, self._office.shown(unread))
+            self._mailboxes[inbox] = mailbox
             inside = inbox.startswith(self._office.root.rstrip("/") + "/")
             try:
                 if self._writes:
                     maildir.open_for_delivery(inbox, may_make=inside)
                 else:
                     maildir.check_for_delivery(inbox, may_make=inside)
-                self._mailboxes[inbox] = None
             except OSError as fault:
-                self._mailboxes[inbox] = fault
-        return self._mailboxes[inbox]
+                mailbox.fault = fault
+        return mailbox
 
     def close_mailboxes(self, device: int, fault: OSError) -> list[str]:
         """Close, for this pass, the mailboxes on a file system that cannot be synced; return them."""
         closed = []
-        for inbox, known in self._mailboxes.items():
-            if known is None and os.stat(inbox).st_dev == device:
-                self._mailboxes[inbox] = fault
+        for inbox, mailbox in self._mailboxes.items():
+            if mailbox.fault is None and os.stat(inbox).st_dev == device:
+                mailbox.fault = fault
                 closed.append(inbox)
         return closed
 
@@ -232,14 +237,14 @@ class Posting:
         if not self._writes:
             return None
         self._count += 1
-        path = os.path.join(directory, maildir.temporary_name(self._count))
+        path = f"{directory}/{maildir.temporary_name(self._count)}"
         temporary = Temporary(path, durable.write_new(path, content, sync=self._sync))
         self._written.append(temporary)
         return temporary
 
     def _free(self, directory: str, name: str) -> str:
         """Return a path in `directory` that is free, and keep it for this batch."""
-        found = os.path.join(directory, name)
+        found = f"{directory}/{name}"
         if found in self._names or os.path.lexists(found):
             candidates = (os.path.join(directory, one) for one in names.free_names(name))
             found = next(path for path in candidates if path not in self._names and not os.path.lexists(path))
@@ -325,6 +330,16 @@ class Posting:
             if device == os.stat(self._office.root).st_dev:
                 raise
             raise UnsyncedDevice(device, fault) from fault
+
+
+@dataclass(slots=True)
+class _Mailbox:
+    """A mailbox of this pass: its folders, `unread` as the log writes it, and why nothing can be put there, if so."""
+
+    tmp: str
+    unread: str
+    shown: str
+    fault: OSError | None = None
 
 
 class UnsyncedDevice(Exception):

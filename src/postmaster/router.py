@@ -7,12 +7,21 @@ memory does not grow with the backlog, and each batch is one commit (docs/states
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
-from postmaster import commit, delivery_log, durable, journal, letter, maildir, message, outbox, reasons, times
+from postmaster import (
+    commit,
+    delivery_log,
+    durable,
+    journal,
+    maildir,
+    outbox,
+    reasons,
+    removals,
+    times,
+)
+from postmaster.backlog import BATCH_COPIES, Backlog, copies
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.history import History
@@ -20,36 +29,15 @@ from postmaster.journal import Batch
 from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.open_items import WITHDRAWN
-from postmaster.outbox import Source, Waiting
+from postmaster.outbox import Source
 from postmaster.posting import Posting, UnsyncedDevice
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView
+from postmaster.removals import Remover
+from postmaster.report import Report
 from postmaster.settings import Settings, load_settings
 
-BATCH_COPIES: Final = 1_000
-BATCH_BYTES: Final = 64 * 1024 * 1024
-_KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
-_KEEP_BYTES: Final = 32 * 1024 * 1024
 _ATTEMPTS: Final = 20
-
-
-@dataclass(slots=True)
-class Report:
-    """What a pass did.
-
-    Attributes:
-        busy: another router was at work, and nothing was done.
-        actions: how many log lines of each action (for a dry run: would be written).
-        deferred: how many copies wait in the outbox, told of in the log now or before.
-        waiting: names that are left alone for now, with why.
-        problems: what a person should look at, in words.
-    """
-
-    busy: bool = False
-    actions: Counter[str] = field(default_factory=Counter)
-    deferred: int = 0
-    waiting: list[Waiting] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 def route(
@@ -127,6 +115,7 @@ class _Pass:
         self._on_record = on_record
         self._clock = clock
         self._stuck: set[tuple[int, int]] = set()
+        self._unfinished: Batch | None = None
         self.report = Report()
 
     def recover(self) -> None:
@@ -138,12 +127,14 @@ class _Pass:
             raise DiskFault(f"{fault.filename or self._office.root}: {fault.strerror}") from fault
         delivery_log.check(self._office)
         records, problems = commit.recover(self._office)
-        self._account(records, problems, put_off=_deferred(records))
+        self._count(records)
+        self.report.deferred += _deferred(records)
+        self._cannot_remove(problems)
         try:
             maildir.clear_temporaries(self._office.private)  # not before: a journal may name some of them
         except OSError as fault:
             raise DiskFault(f"{fault.filename or self._office.private}: {fault.strerror}") from fault
-        stuck, problems = commit.retry_removals(self._office)
+        stuck, problems = removals.retry(self._office)
         self._stuck = {(source.device, source.inode) for source in stuck}
         self.report.problems.extend(problems)
         self.report.deferred += len(stuck)
@@ -152,14 +143,22 @@ class _Pass:
         """Route the outbox, batch by batch."""
         self._notice_withdrawn(history)
         position = delivery_log.position(self._office)
-        for batch in self._batches():
-            position = self._post(batch, posting, history, position)
+        backlog = self._backlog()
+        with Remover(self._office, beside=len(backlog) > BATCH_COPIES) as self._remover:
+            try:
+                for batch in backlog.batches():
+                    position = self._post(batch, posting, history, position)
+            finally:
+                self._finish()
+
+    def _backlog(self) -> Backlog:
+        return Backlog(self._office, self._settings, self._clock, self._stuck, self.report)
 
     def _notice_withdrawn(self, history: History) -> None:
         """Log the open letters that are no longer in the outbox, so that their names can be used again."""
         if not history.open_items:
             return
-        there = {visible(name) for name in self._scan()}
+        there = {visible(name) for name in self._backlog().names}
         time_text = times.timestamp(self._clock())
         records = [
             {
@@ -179,93 +178,21 @@ class _Pass:
     def preview(self, posting: Posting) -> None:
         """Decide on everything in the outbox, as one batch."""
         posting.begin(0, self._clock())
-        for batch in self._batches():
+        for batch in self._backlog().batches():
             for item in batch:
                 self._count(posting.post(item).records)
                 self.report.deferred += posting.still_deferred
                 posting.still_deferred = 0
-
-    # -- reading, in order -------------------------------------------------------------------------------------
-
-    def _batches(self) -> Iterator[list[Item]]:
-        """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
-        queue, kept = self._survey()
-        batch: list[Item] = []
-        size = copies = 0
-        for _, name, _ in queue:
-            item = kept.pop(name, None) or self._read(name)
-            if item is None:
-                continue
-            weight = _copies(item)
-            if batch and (copies + weight > BATCH_COPIES or size + weight * len(item.raw) > BATCH_BYTES):
-                yield batch
-                batch, size, copies = [], 0, 0
-            batch.append(item)
-            size += weight * len(item.raw)
-            copies += weight
-        if batch:
-            yield batch
-
-    def _scan(self) -> list[str]:
-        try:
-            return outbox.scan(self._office.outbox)
-        except OSError as fault:
-            raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
-
-    def _survey(self) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
-        """Look at every letter once: (time, name, size) of each, sorted, and as many letters as memory may hold."""
-        names = self._scan()
-        queue: list[tuple[int, str, int]] = []
-        kept: dict[str, Item] = {}
-        kept_bytes = 0
-        for name in names:
-            item = self._read(name, note=True)
-            if item is None:
-                continue
-            queue.append((item.time_ns, name, item.source.size))
-            if len(kept) < _KEEP_MESSAGES and kept_bytes + len(item.raw) <= _KEEP_BYTES:
-                kept[name] = item
-                kept_bytes += len(item.raw)
-        queue.sort()
-        return queue, kept
-
-    def _read(self, name: str, *, note: bool = False) -> Item | None:
-        """Read one letter; None if it is gone, or left for a later run (told of in the report when `note`)."""
-        now_ns = self._clock()
-        reading = outbox.read(
-            self._office.outbox,
-            name,
-            max_bytes=self._settings.max_message_bytes,
-            head_bytes=message.HEAD_BYTES,
-            settle_seconds=self._settings.settle_seconds,
-            now_ns=now_ns,
-        )
-        if reading is None:
-            return None
-        result = letter.assess(
-            reading,
-            visible(name),
-            now_ns=now_ns,
-            settle_seconds=self._settings.settle_seconds,
-            max_bytes=self._settings.max_message_bytes,
-        )
-        if isinstance(result, Waiting):
-            if note:
-                self.report.waiting.append(Waiting(visible(name), result.why))
-            if isinstance(reading, outbox.Unreadable):  # not a writer that needs time, but a fault
-                self.report.problems.append(f"outbox/{visible(name)}: {result.why}")
-                self.report.deferred += 1
-            return None
-        if (result.source.device, result.source.inode) in self._stuck:
-            return None
-        return result
 
     # -- posting a batch ---------------------------------------------------------------------------------------
 
     def _post(
         self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]
     ) -> tuple[int, int]:
-        """Make a batch ready, commit it and carry it out; return the position of the log after it.
+        """Make a batch ready, finish the one before, commit and publish this one; return the log's position after it.
+
+        Args:
+            position: up to where the history knows the log.
 
         Raises:
             DiskFault: it could not be committed (all stays in the outbox) or not be carried out to the end.
@@ -280,6 +207,11 @@ class _Pass:
                 if not batch.entries:
                     self.report.deferred += posting.still_deferred
                     return position
+                try:
+                    self._finish()
+                except BaseException:
+                    posting.abandon()
+                    raise
                 journal.commit(self._office, batch)
             except FileExistsError as fault:
                 posting.abandon()
@@ -298,17 +230,24 @@ class _Pass:
                 journal.drop(self._office)
                 posting.abandon()
                 continue
-            before = _deferred([record for entry in batch.entries for record in entry.records])
-            records, problems = commit.carry_out(self._office, batch, again=False)
-            self._account(records, problems, put_off=_deferred(records) - before)
-            self.report.deferred += posting.still_deferred
+            planned = _deferred([record for entry in batch.entries for record in entry.records])
+            outcome = commit.publish(self._office, batch, again=False)
+            self._count(outcome.records)
+            self.report.deferred += _deferred(outcome.records) - planned + posting.still_deferred
             history.forget()
-            history.catch_up()
-            return delivery_log.position(self._office)
+            commit.begin_to_finish(self._office, batch, self._remover)
+            self._unfinished = batch
+            return history.note(outcome.records, outcome.lines, outcome.appended)
         raise DiskFault("other writers of the log leave no time to commit a batch; the next run tries again")
 
+    def _finish(self) -> None:
+        """Finish the batch that was published last: its journal must be gone before the next can be committed."""
+        batch, self._unfinished = self._unfinished, None
+        if batch is not None:
+            self._cannot_remove(commit.finish(self._office, batch, self._remover))
+
     def _ready(self, items: list[Item], posting: Posting, position: tuple[int, int]) -> Batch:
-        posting.begin(sum(_copies(item) for item in items), self._clock())
+        posting.begin(sum(copies(item) for item in items), self._clock())
         try:
             entries = [posting.post(item) for item in items]
             posting.sync()
@@ -329,11 +268,10 @@ class _Pass:
 
     # -- the report --------------------------------------------------------------------------------------------
 
-    def _account(self, records: list[Record], problems: list[str], *, put_off: int) -> None:
-        """Report what a batch did; `put_off` copies were deferred while it was carried out."""
-        self._count(records)
+    def _cannot_remove(self, problems: list[str]) -> None:
+        """Report letters that are delivered but cannot be removed from the outbox."""
         self.report.problems.extend(problems)
-        self.report.deferred += len(problems) + put_off
+        self.report.deferred += len(problems)
 
     def _count(self, records: list[Record]) -> None:
         for record in records:
@@ -347,11 +285,6 @@ class _Pass:
 
 def _deferred(records: list[Record]) -> int:
     return sum(record["action"] == reasons.DEFERRED for record in records)
-
-
-def _copies(item: Item) -> int:
-    """Return how many copies an item may become, at least."""
-    return len(item.envelope.to) if item.envelope is not None else 1
 
 
 def _still_there(office: Office, source: Source) -> bool:

@@ -41,11 +41,14 @@ def parse_time(text: str) -> int:
     return (since.days * 86400 + since.seconds) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
 
 
-@lru_cache(maxsize=256)
 def compact_time(time_ns: int) -> str:
     """Return a time as it stands in a delivered file's name: ``20260304T100000Z``."""
-    seconds = min(max(time_ns // 10**9, -62135596800), 253402300799)
-    moment = _EPOCH + timedelta(seconds=seconds)
+    return _compact(time_ns // 10**9)
+
+
+@lru_cache(maxsize=256)
+def _compact(seconds: int) -> str:
+    moment = _EPOCH + timedelta(seconds=min(max(seconds, -62135596800), 253402300799))
     return f"{moment.year:04d}{moment.month:02d}{moment.day:02d}T{moment:%H%M%S}Z"
 
 

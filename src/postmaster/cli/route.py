@@ -12,6 +12,7 @@ from postmaster.delivery_log import Record
 from postmaster.directory import open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
+from postmaster.report import Report
 
 
 @click.command()
@@ -49,7 +50,7 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     return 75 if report.deferred and not dry_run else 0
 
 
-def describe(office: Office, report: router.Report, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
+def describe(office: Office, report: Report, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
     """Return the report as plain data: what both the human and the JSON form say."""
     return {
         "office": office.root,

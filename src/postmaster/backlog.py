@@ -1,0 +1,146 @@
+"""The mail that waits in the outbox, in the order in which it was sent, in batches that memory can hold.
+
+Numbers follow the time at which letters were sent, so all are looked at before the first is posted.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from postmaster import letter, message, outbox
+from postmaster.errors import DiskFault
+from postmaster.letter import Item
+from postmaster.office import Office, visible
+from postmaster.outbox import Letter, Special, Unreadable, Waiting
+from postmaster.report import Report
+from postmaster.settings import Settings
+
+BATCH_COPIES: Final = 1_000
+BATCH_BYTES: Final = 64 * 1024 * 1024
+_KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
+_KEEP_BYTES: Final = 32 * 1024 * 1024
+
+
+class Backlog:
+    """What lies in the outbox when it is made.
+
+    Args:
+        clock: nanoseconds since the epoch.
+        stuck: (device, inode) of letters that are delivered but could not be removed: no mail.
+        report: told of letters that are left for a later run.
+
+    Raises:
+        DiskFault: the outbox cannot be listed.
+    """
+
+    def __init__(
+        self,
+        office: Office,
+        settings: Settings,
+        clock: Callable[[], int],
+        stuck: set[tuple[int, int]],
+        report: Report,
+    ) -> None:
+        self._office = office
+        self._settings = settings
+        self._clock = clock
+        self._stuck = stuck
+        self._report = report
+        try:
+            self.names: Final = outbox.scan(office.outbox)
+        except OSError as fault:
+            raise DiskFault(f"{office.outbox}: cannot be listed: {fault.strerror}") from fault
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def batches(self) -> Iterator[list[Item]]:
+        """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
+        queue, kept = self._survey()
+        batch: list[Item] = []
+        size = pending = 0
+        for _, name in queue:
+            item = kept.pop(name, None) or self._read(name)
+            if item is None:
+                continue
+            weight = copies(item)
+            if batch and (pending + weight > BATCH_COPIES or size + weight * len(item.raw) > BATCH_BYTES):
+                yield batch
+                batch, size, pending = [], 0, 0
+            batch.append(item)
+            size += weight * len(item.raw)
+            pending += weight
+        if batch:
+            yield batch
+
+    def _survey(self) -> tuple[list[tuple[int, str]], dict[str, Item]]:
+        """Look at every letter once: (time, name) of each, sorted, and as many letters as memory may hold."""
+        queue: list[tuple[int, str]] = []
+        kept: dict[str, Item] = {}
+        kept_bytes = 0
+        for name in self.names:
+            now_ns = self._clock()
+            reading = self._look(name, now_ns)
+            room = len(kept) < _KEEP_MESSAGES and kept_bytes < _KEEP_BYTES
+            if not room and isinstance(reading, Letter):
+                time_ns = letter.glance(reading, now_ns=now_ns, settle_seconds=self._settings.settle_seconds)
+                if time_ns is not None:
+                    queue.append((time_ns, name))
+                    continue
+            item = self._assess(reading, name, now_ns, note=True)
+            if item is None:
+                continue
+            queue.append((item.time_ns, name))
+            if room and kept_bytes + len(item.raw) <= _KEEP_BYTES:
+                kept[name] = item
+                kept_bytes += len(item.raw)
+        queue.sort()
+        return queue, kept
+
+    def _read(self, name: str) -> Item | None:
+        """Read one letter again; None if it is gone, or left for a later run."""
+        now_ns = self._clock()
+        return self._assess(self._look(name, now_ns), name, now_ns)
+
+    def _look(self, name: str, now_ns: int) -> Letter | Special | Unreadable | Waiting | None:
+        return outbox.read(
+            self._office.outbox,
+            name,
+            max_bytes=self._settings.max_message_bytes,
+            head_bytes=message.HEAD_BYTES,
+            settle_seconds=self._settings.settle_seconds,
+            now_ns=now_ns,
+        )
+
+    def _assess(
+        self,
+        reading: Letter | Special | Unreadable | Waiting | None,
+        name: str,
+        now_ns: int,
+        *,
+        note: bool = False,
+    ) -> Item | None:
+        """Return what is to be done with a name; None if it is left for a later run (told of when `note`)."""
+        if reading is None:
+            return None
+        result = letter.assess(
+            reading,
+            visible(name),
+            now_ns=now_ns,
+            settle_seconds=self._settings.settle_seconds,
+            max_bytes=self._settings.max_message_bytes,
+        )
+        if isinstance(result, Waiting):
+            if note:
+                self._report.waiting.append(Waiting(visible(name), result.why))
+            if isinstance(reading, Unreadable):  # not a writer that needs time, but a fault
+                self._report.problems.append(f"outbox/{visible(name)}: {result.why}")
+                self._report.deferred += 1
+            return None
+        if (result.source.device, result.source.inode) in self._stuck:
+            return None
+        return result
+
+
+def copies(item: Item) -> int:
+    """Return how many copies an item may become, at least."""
+    return len(item.envelope.to) if item.envelope is not None else 1
