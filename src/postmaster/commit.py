@@ -7,7 +7,7 @@ the journal. Every step can be done again.
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -249,13 +249,30 @@ def _clear_outbox(office: Office, batch: Batch, *, again: bool) -> list[str]:
     changed = bool(sources) or any(entry.ending == journal.MOVE for entry in batch.entries)
     if again:
         finished = {(source.device, source.inode) for source in sources}
-        _guarded(outbox.recover_taken, office.outbox, finished)
+        for place in _places(office, sources):
+            _guarded(outbox.recover_taken, place, finished)
     stuck, problems = _take_all(office, sources)
     if stuck:
         _guarded(_remember, office, [*pending_removals(office), *stuck])
     if changed:
-        _guarded(durable.sync_directory, office.outbox)
+        for place in _places(office, [entry.source for entry in batch.entries if entry.ending != journal.KEEP]):
+            _guarded(_sync_place, place, office.outbox)
     return problems
+
+
+def _places(office: Office, sources: list[Source]) -> list[str]:
+    """Return the directories that these letters are in: the outbox, and perhaps drop folders in it."""
+    folders = {source.name.rpartition("/")[0] for source in sources} - {""}
+    return [office.outbox, *(os.path.join(office.outbox, folder) for folder in sorted(folders))]
+
+
+def _sync_place(place: str, outbox: str) -> None:
+    try:
+        durable.sync_directory(place)
+    except (FileNotFoundError, NotADirectoryError):
+        if place == outbox:
+            raise
+        # else: a drop folder that was emptied, and removed since
 
 
 def _take_all(office: Office, sources: list[Source]) -> tuple[list[Source], list[str]]:
@@ -304,12 +321,13 @@ def retry_removals(office: Office) -> tuple[list[Source], list[str]]:
     return stuck, problems
 
 
-def recover(office: Office) -> tuple[list[Record], list[str]]:
-    """Carry out the batch that a killed run left, if there is one, and tidy the outbox."""
+def recover(office: Office, folders: Sequence[str] = ()) -> tuple[list[Record], list[str]]:
+    """Carry out the batch that a killed run left, if there is one, and tidy the outbox and its drop folders."""
     journal.clear(office)
     batch = journal.load(office)
     if batch is not None:
         return carry_out(office, batch, again=True)
     finished = {(source.device, source.inode) for source in pending_removals(office)}
-    _guarded(outbox.recover_taken, office.outbox, finished)
+    for place in (office.outbox, *(os.path.join(office.outbox, folder) for folder in folders)):
+        _guarded(outbox.recover_taken, place, finished)
     return [], []

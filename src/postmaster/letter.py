@@ -27,6 +27,7 @@ class Item:
         refusal: (reason, detail) if it is refused, or put off, as a whole.
         record: what the log says of it, whatever becomes of it.
         notes: what else the log's detail says.
+        owner, mode: those of its file (outbox.Letter).
     """
 
     source: Source
@@ -39,6 +40,8 @@ class Item:
     refusal: tuple[str, str] | None = None
     notes: str | None = None
     regular: bool = True
+    owner: int = -1
+    mode: int = 0
 
 
 def assess(
@@ -92,7 +95,7 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
     if message_id is not None:
         record["id"] = message_id
     notes = "overridden: " + ", ".join(header.overridden) if header.overridden else None
-    item = Item(source, time_ns, record, raw, body, header, notes=notes)
+    item = Item(source, time_ns, record, raw, body, header, notes=notes, owner=letter.owner, mode=letter.mode)
     if message_id is None:
         return replace(item, refusal=("too-large", size))
     try:

@@ -12,7 +12,8 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from postmaster import durable
+from postmaster import address, durable
+from postmaster.errors import ConfigurationFault
 from postmaster.names import TAKEN, free_names, is_mail
 
 _KINDS: Final = {
@@ -27,7 +28,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One name in the outbox and what it meant when it was looked at."""
+    """One name in the outbox and what it meant when it was looked at. In a drop folder `name` is ``folder/name``."""
 
     name: str
     device: int
@@ -43,11 +44,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A regular file that was read. `raw` is all of it, or only its beginning where it is `too_large`."""
+    """A regular file that was read. `raw` is all of it, or only its beginning where it is `too_large`.
+
+    `owner` (a uid) and `mode` are those of the file that was read, whatever its name means by now.
+    """
 
     source: Source
     raw: bytes
     too_large: bool
+    owner: int = -1
+    mode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,60 @@ class Waiting:
     why: str
 
 
-def scan(outbox: str) -> list[str]:
-    """Return the names of mail in the outbox, in no order. Raises OSError if it cannot be listed."""
+def scan(outbox: str, *, drop_folders: bool = False, every: bool = False) -> list[str]:
+    """Return the names of mail in the outbox, in no order; with `drop_folders` also what is in these: ``folder/name``.
+
+    Args:
+        every: return names that are no mail, too.
+
+    Raises:
+        OSError: it cannot be listed.
+        ConfigurationFault: there can be no drop folders in this outbox (folders).
+    """
+    if not drop_folders:
+        with os.scandir(outbox) as entries:
+            return [entry.name for entry in entries if every or is_mail(entry.name)]
     with os.scandir(outbox) as entries:
-        return [entry.name for entry in entries if is_mail(entry.name)]
+        listed = list(entries)
+    inside = _folders(outbox, listed)
+    found = [entry.name for entry in listed if (every or is_mail(entry.name)) and entry.name not in inside]
+    for folder in inside:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(os.path.join(outbox, folder))
+            found += [f"{folder}/{name}" for name in names if every or is_mail(name)]
+    return found
+
+
+def folders(outbox: str) -> list[str]:
+    """Return the names of the drop folders: the directories that are called as an agent's id can be, and are ours.
+
+    Only who routes (or root) may be able to put another directory, or a link, in the place of one: mail is read and
+    moved through these names. So a directory of somebody else's is no drop folder, and an outbox in which others may
+    rename what is not theirs can have none.
+
+    Raises:
+        OSError: the outbox cannot be listed.
+        ConfigurationFault: others may rename what is in it.
+    """
+    with os.scandir(outbox) as entries:
+        return _folders(outbox, list(entries))
+
+
+def _folders(outbox: str, listed: list[os.DirEntry[str]]) -> list[str]:
+    ours = (os.geteuid(), 0)
+    found = []
+    for entry in listed:
+        with contextlib.suppress(FileNotFoundError):
+            is_folder = entry.is_dir(follow_symlinks=False) and address.is_id(entry.name)
+            if is_folder and entry.stat(follow_symlinks=False).st_uid in ours:
+                found.append(entry.name)
+    seen = os.stat(outbox)
+    if found and (seen.st_uid not in ours or (seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX)):
+        raise ConfigurationFault(
+            f"{outbox}: has drop folders, and others may rename them: it must belong to the account that routes, and "
+            f"be writable by no other, or sticky (`chmod +t {outbox}`)"
+        )
+    return found
 
 
 def kind(mode: int) -> str:
@@ -128,7 +184,7 @@ def read(
         raw = _read(descriptor, head_bytes if too_large else max_bytes + 1, seen.st_size)
         if not too_large and len(raw) != seen.st_size:
             return Waiting(name, "it grew while it was read")
-        return Letter(source, raw, too_large)
+        return Letter(source, raw, too_large, seen.st_uid, seen.st_mode)
     except OSError as fault:
         return Unreadable(name, Source.of(name, seen), fault)
     finally:
@@ -178,9 +234,10 @@ def take(outbox: str, source: Source) -> None:
     Commit point: the unlink of the private name. A crash before it leaves the letter under that name, from where
     `recover_taken` removes it or puts it back.
     """
-    name, taken = os.path.join(outbox, source.name), os.path.join(outbox, TAKEN)
+    place, name = os.path.split(os.path.join(outbox, source.name))
+    taken = os.path.join(place, TAKEN)
     try:
-        durable.rename_new(name, taken)
+        durable.rename_new(os.path.join(place, name), taken)
     except FileNotFoundError:
         return
     try:
@@ -188,9 +245,9 @@ def take(outbox: str, source: Source) -> None:
             os.unlink(taken)
             return
     except OSError:
-        put_back(outbox, source.name)
+        put_back(place, name)
         raise
-    put_back(outbox, source.name)
+    put_back(place, name)
 
 
 def move(outbox: str, source: Source, target: str) -> bool:
@@ -207,31 +264,36 @@ def move(outbox: str, source: Source, target: str) -> bool:
     except OSError:  # it is moved; what cannot be looked at is taken for what it was a moment ago
         return True
     if moved_another:
-        _give_back(outbox, target, source.name)
+        place, own = os.path.split(name)
+        _give_back(place, target, own)
     return not moved_another
 
 
-def recover_taken(outbox: str, finished: set[tuple[int, int]]) -> None:
-    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back."""
-    taken = os.path.join(outbox, TAKEN)
+def recover_taken(place: str, finished: set[tuple[int, int]]) -> None:
+    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back.
+
+    Args:
+        place: the outbox, or a drop folder in it.
+    """
+    taken = os.path.join(place, TAKEN)
     try:
         seen = os.lstat(taken)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     if (seen.st_dev, seen.st_ino) in finished:
         os.unlink(taken)
     else:
-        put_back(outbox, "recovered.md")
+        put_back(place, "recovered.md")
 
 
-def put_back(outbox: str, name: str) -> None:
-    """Give the taken letter a name in the outbox again."""
-    _give_back(outbox, os.path.join(outbox, TAKEN), name)
+def put_back(place: str, name: str) -> None:
+    """Give the taken letter a name in its place again."""
+    _give_back(place, os.path.join(place, TAKEN), name)
 
 
-def _give_back(outbox: str, path: str, name: str) -> None:
-    """Rename `path` to its own name in the outbox, or to one near it if that has been taken."""
+def _give_back(place: str, path: str, name: str) -> None:
+    """Rename `path` to its own name in the place it came from, or to one near it if that has been taken."""
     for candidate in free_names(name):
         with contextlib.suppress(FileExistsError):
-            durable.rename_new(path, os.path.join(outbox, candidate))
+            durable.rename_new(path, os.path.join(place, candidate))
             return

@@ -137,7 +137,7 @@ class _Pass:
         except OSError as fault:
             raise DiskFault(f"{fault.filename or self._office.root}: {fault.strerror}") from fault
         delivery_log.check(self._office)
-        records, problems = commit.recover(self._office)
+        records, problems = commit.recover(self._office, self._folders())
         self._account(records, problems, put_off=_deferred(records))
         try:
             maildir.clear_temporaries(self._office.private)  # not before: a journal may name some of them
@@ -208,7 +208,14 @@ class _Pass:
 
     def _scan(self) -> list[str]:
         try:
-            return outbox.scan(self._office.outbox)
+            return outbox.scan(self._office.outbox, drop_folders=self._settings.drop_folders)
+        except OSError as fault:
+            where = fault.filename or self._office.outbox
+            raise DiskFault(f"{where}: cannot be listed: {fault.strerror}") from fault
+
+    def _folders(self) -> list[str]:
+        try:
+            return outbox.folders(self._office.outbox) if self._settings.drop_folders else []
         except OSError as fault:
             raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
 

@@ -89,6 +89,10 @@ class DirectoryView:
             return self._nearer(recipient, in_registry, [address.AGENT + claim.id for claim in near])
         return self._nearer(recipient, in_registry, [claim.address for claim in near])
 
+    def has_users(self) -> bool:
+        """Tell whether any agent, or class, says which account its letters belong to."""
+        return self.registry.has_users()
+
     def entry(self, agent_id: str) -> Entry | None:
         """Return all that the registry says of the agent with this id, or of a live instance's class."""
         claim = self.claim(agent_id)
