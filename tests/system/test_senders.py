@@ -277,7 +277,7 @@ def test_a_copy_that_is_kept_belongs_to_its_sender(crew: Box) -> None:
         "late", "agents: [{id: crew.late, address: late@crew.internal, accepts: [job.run], accepts_from: '*'}]"
     )
     crew.merge(check=None)
-    done(crew, "dead-letter", "retry", "x.md", "--now", check=75)
+    done(crew, "dead-letter", "retry", "x.md", "--now")
     assert len(crew.unread("crew.late")) == 1
 
 
@@ -373,7 +373,7 @@ def test_one_name_in_two_folders(folders: Box) -> None:
     closed.rename(closed.with_name("away"))
     closed.write_text("in the way")
     for name, sender in zip(names, senders, strict=True):
-        folders.drop(name, letter(from_=sender, to=to, correlation_id=sender, body="the same"))
+        folders.drop(name, letter(from_=sender, to=to, correlation_id=name, body="the same"))
     folders.route(check=75)
     assert [told(folders, name)[1] for name in names] == ["unknown-recipient"] * 3
     assert sorted(folders.dead()) == ["x-2.md", "x-3.md", "x.md"]
