@@ -234,7 +234,8 @@ def take(outbox: str, source: Source) -> None:
     Commit point: the unlink of the private name. A crash before it leaves the letter under that name, from where
     `recover_taken` removes it or puts it back.
     """
-    place, name = os.path.split(os.path.join(outbox, source.name))
+    folder, _, name = source.name.rpartition("/")
+    place = os.path.join(outbox, folder) if folder else outbox
     taken = os.path.join(place, TAKEN)
     try:
         durable.rename_new(os.path.join(place, name), taken)

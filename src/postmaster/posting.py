@@ -3,6 +3,7 @@
 Nothing here is visible to a receiver. What fails turns into a deferral of that copy and takes no number.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -269,7 +270,8 @@ class Posting:
                 private = self._office.private  # on the disk of dead-letter/: no need to look through all of that
                 copied = self._write(private, item.raw) if keep else None
                 if copied is not None and self._senders is not None and os.geteuid() == 0:
-                    os.chown(copied.path, item.owner, -1)  # so that it can be sent again in its sender's name
+                    with contextlib.suppress(OSError):  # so that it can be sent again in its sender's name
+                        os.chown(copied.path, item.owner, -1, follow_symlinks=False)
                 reason = self._write(private, refusals.reason_file(records))
                 if not keep and item.regular and (self._sync or not durable.HAS_SYNCFS):
                     durable.sync_file(os.path.join(self._office.outbox, item.source.name))

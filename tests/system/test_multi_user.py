@@ -318,6 +318,55 @@ def test_a_letter_that_the_router_may_not_read_waits(machine: Machine) -> None:
 
 
 @accounts
+def test_what_cannot_be_moved_stops_nobody(machine: Machine) -> None:
+    """A directory that its owner has closed stays in the outbox, told of once; other mail is routed."""
+    machine.run("mkdir -m 0700 /srv/post-office/outbox/closed", "ben")
+    machine.hand_in("ann", "beside.md", body="beside")
+    machine.post("route", check=75)
+    assert machine.line("closed")["action"] == "deferred"
+    assert machine.line("beside.md")["action"] == "delivered"
+    machine.run("rmdir /srv/post-office/outbox/closed", "ben")
+    machine.post("route")
+
+
+@accounts
+def test_mail_for_a_live_instance(machine: Machine) -> None:
+    """An agent's account finds it, and the instance's own reads its mail."""
+    mail = "send --to benny --from ann@crew.internal --type job.run --subject s --body benny"
+    machine.run(f"postmaster --root /srv/post-office {mail}", "ann")
+    machine.post("route")
+    (there,) = machine.unread("crew.ben+benny")
+    shown = machine.run(f"postmaster --root /srv/post-office read benny {there.name} --body", "ben")
+    assert shown.stdout == "benny"
+    assert '"unread": null' in machine.run("postmaster --root /srv/post-office directory --json", "ann").stdout
+    machine.run(f"postmaster --root /srv/post-office ack benny {there.name}", "ben")
+
+
+@accounts
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv")
+def test_the_capability_of_the_service(machine: Machine) -> None:
+    """With CAP_LEASE the router sees that a sender of another account still writes, and waits."""
+    machine.hand_in("ann", "open.md", body="open")
+    path = machine.root / "outbox" / "open.md"
+    route = ["postmaster", "--root", str(machine.root), "route", "--json"]
+    as_post = ["setpriv", "--reuid", machine.name("post"), "--regid", machine.name("post"), "--init-groups"]
+    env = {"PATH": f"{machine.world / 'bin'}:{os.environ['PATH']}"}
+    umask = ["/bin/sh", "-c", 'umask 027; exec "$@"', "sh"]
+
+    def routed(*capability: str) -> list[dict[str, str]]:
+        command = [*umask, *as_post, *capability, "--", *route]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, cwd="/", check=True)
+        waiting: list[dict[str, str]] = json.loads(done.stdout)["waiting"]
+        return waiting
+
+    with open(path, "ab"):
+        waiting = routed("--inh-caps", "+lease", "--ambient-caps", "+lease")
+        assert waiting == [{"file": "open.md", "why": "a writer still holds it open"}]
+    assert routed("--inh-caps", "+lease", "--ambient-caps", "+lease") == []
+    assert machine.line("open.md")["action"] == "delivered"
+
+
+@accounts
 def test_the_log_can_be_opened_for_reading(machine: Machine) -> None:
     """By the last commands of the page: then `log` and `send --wait` work; writing to it does not."""
     machine.run(BLOCKS[-1])
