@@ -60,6 +60,7 @@ class Plan:
     history: int = 1_000_000
     unindexed: int = 4_999
     agents: int = 10_000
+    living: int = 10_000
     starts: int = 31
 
 
@@ -74,6 +75,7 @@ QUICK: Final = Plan(
     history=6_000,
     unindexed=100,
     agents=60,
+    living=60,
     starts=2,
 )
 
@@ -128,10 +130,12 @@ class Bench:
             self._offices[name] = OfficeScene(self.workshop, name, agents=agents)
         return self._offices[name]
 
-    def _route(self, scene: OfficeScene, letters: int) -> Measure:
+    def _route(self, scene: OfficeScene, letters: int, *command: str) -> Measure:
+        """Return the measuring of a run; `command` is another than postmaster's."""
+
         def step() -> Cost:
             scene.prepare(letters)
-            cost = self._postmaster(scene, "route")
+            cost = self._measure(*(command or self.workshop.postmaster), "--root", str(scene.root), "route")
             scene.check(letters)
             return cost
 
@@ -267,6 +271,44 @@ class Bench:
         work = f"{letters:,} letters, {plan.agents:,} agents"
         self._add("agents", work, ms(many), f"10 agents: {ms(few)}", many.times(few), target=1.15)
 
+    def directory(self, group: str) -> None:
+        """Measure what the directory of live instances costs: the layer itself, and many who are alive."""
+        plan, letters = self.plan, self.plan.growth_letters
+        nobody = self._office(group)
+        nobody.with_directory(0)
+        without = (sys.executable, str(self.workshop.tools / "without_directory.py"))
+        found = self._side_by_side(
+            group,
+            plan.rounds,
+            [
+                ("with the directory", plan.letters, self._route(nobody, plan.letters)),
+                ("without it", plan.letters, self._route(nobody, plan.letters, *without)),
+            ],
+        )
+        mine, other = found["with the directory"], found["without it"]
+        work = f"{plan.letters:,} letters, nobody alive in the directory"
+        self._add("directory-empty", work, rate(mine), f"without it: {rate(other)}", mine.times(other), target=1.05)
+        scenes = {"0 alive": nobody}
+        for name, living, to_them in (
+            (f"{plan.living} alive", plan.living, False),
+            ("to 8 alive", 8, True),
+            (f"to 8 of {plan.living} alive", plan.living, True),
+        ):
+            say(f"{group}: making an office, {name}")
+            scenes[name] = OfficeScene(self.workshop, f"directory-{len(scenes)}")
+            scenes[name].with_directory(living, to_them=to_them)
+        found = self._side_by_side(
+            group, plan.growth_rounds, [(name, letters, self._route(scene, letters)) for name, scene in scenes.items()]
+        )
+        for row_id, what, many, few in (
+            ("directory", "", f"{plan.living} alive", "0 alive"),
+            ("directory-names", " to live instances", f"to 8 of {plan.living} alive", "to 8 alive"),
+        ):
+            mine, other = found[many], found[few]
+            work = f"{letters:,} letters{what}, {plan.living:,} alive"
+            against = f"{few.removeprefix('to ')}: {ms(other)}"
+            self._add(row_id, work, ms(mine), against, mine.times(other), target=1.15)
+
     def empty(self, group: str) -> None:
         """Measure a run that finds nothing to do."""
         sizes = (10, self.plan.agents)
@@ -372,6 +414,7 @@ GROUPS: Final[dict[str, Callable[[Bench, str], None]]] = {
     "empty": Bench.empty,
     "urgent": Bench.urgent,
     "agents": Bench.agents,
+    "directory": Bench.directory,
     "history": Bench.history,
     "rate": Bench.rate,
     "sizes": Bench.sizes,
@@ -381,6 +424,7 @@ ROWS: Final = (
     *("limit", "maildir", "shell"),
     *("size-1", "size-100", "size-10000", "size-100000", "linear", "linear-limit", "memory"),
     *("history-tail", "history-tenth", "history", "agents"),
+    *("directory-empty", "directory", "directory-names"),
     *("empty", "empty-agents", "urgent", "urgent-two"),
 )
 

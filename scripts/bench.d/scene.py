@@ -1,6 +1,7 @@
 """The offices that are measured, the letters in them, and how they are made as they were before every round."""
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from stopwatch import Failure
 
 FLOWS: Final = 8
 SENDER: Final = "orchestrator@council.internal"
+DESK: Final = "desk-{flow}@council.internal"
+HAND: Final = "hand-{flow}@crew.internal"  # a live instance
 LETTER_BYTES: Final = 1_300
 FLOWS_IN_HISTORY: Final = 20_000
 _CHUNK: Final = 10_000  # log lines written at a time
@@ -29,12 +32,16 @@ _PROSE: Final = 4 * (
 )
 
 
-def letter(number: int) -> bytes:
-    """Return letter `number`: a header of six fields and a body like no other's, 1,300 bytes in all."""
+def letter(number: int, to: str = DESK) -> bytes:
+    """Return letter `number`: a header of six fields and a body like no other's, 1,300 bytes in all.
+
+    Args:
+        to: its recipient, with `{flow}` in it.
+    """
     flow = number % FLOWS
     seconds, thousandths = divmod(number, 1000)
     head = (
-        f"---\nto: desk-{flow}@council.internal\nfrom: {SENDER}\ntype: council.evaluate\n"
+        f"---\nto: {to.format(flow=flow)}\nfrom: {SENDER}\ntype: council.evaluate\n"
         f"subject: Review of change {number:06d} in the billing service\ncorrelation_id: release-2026-03-{flow}\n"
         f"sent_at: 2026-03-04T10:{seconds // 60:02d}:{seconds % 60:02d}.{thousandths:03d}Z\n---\n"
         f"# Change {number:06d} — please say yes or no\n\n"
@@ -43,12 +50,12 @@ def letter(number: int) -> bytes:
     return head + _PROSE[start : start + LETTER_BYTES - len(head) - 1] + b"\n"
 
 
-def fill(outbox: Path, letters: int, first: int = 0) -> None:
+def fill(outbox: Path, letters: int, first: int = 0, to: str = DESK) -> None:
     """Write letters into an outbox, as an agent does: under a name that is not mail yet, then renamed."""
     hidden = str(outbox / ".writing")
     for number in range(first, first + letters):
         with open(hidden, "wb") as stream:
-            stream.write(letter(number))
+            stream.write(letter(number, to))
         os.rename(hidden, outbox / f"20260304-{number:06d}-council-evaluate.md")
 
 
@@ -125,6 +132,9 @@ def _postmaster() -> list[str]:
 class Scene:
     """A root with an outbox and eight mailboxes. `prepare` makes it new; `check` looks at what a contender did."""
 
+    to: str = DESK
+    mailbox: str = "council.desk-{flow}"
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.log = root / "logs" / "delivery-log.jsonl"
@@ -134,7 +144,7 @@ class Scene:
     def prepare(self, letters: int) -> None:
         """Make everything as it was before the first round, write the letters, and sync."""
         self._reset()
-        fill(self.root / "outbox", letters)
+        fill(self.root / "outbox", letters, to=self.to)
         os.sync()
 
     def _reset(self) -> None:
@@ -162,7 +172,7 @@ class Scene:
         path.mkdir(parents=True)
 
     def _mailboxes(self) -> Iterator[Path]:
-        return (self.root / "inboxes" / f"council.desk-{flow}" for flow in range(FLOWS))
+        return (self.root / "inboxes" / self.mailbox.format(flow=flow) for flow in range(FLOWS))
 
     def check(self, letters: int, folder: str = "unread", *, lines: int | None = None) -> None:
         """Make sure that every letter has arrived, and as many log lines (None: it keeps no log).
@@ -208,6 +218,35 @@ class OfficeScene(Scene):
             fill(self.root / "outbox", 1, first=999_999)  # no letter that is measured later: that would be a duplicate
             self._workshop.run("--root", str(self.root), "route")
             self.history += 1
+        self._remember()
+
+    def with_directory(self, living: int, *, to_them: bool = False) -> None:
+        """Give the office a class, so many live instances of it, and one that was archived.
+
+        The claims are written as docs/directory.md has them: registering thousands, one by one, would take an hour.
+
+        Args:
+            to_them: its letters go to eight of them.
+        """
+        entry = (
+            _agent("hand").replace("council.hand", "crew.hand").replace("@council.internal\n", "@crew.internal\n", 1)
+        )
+        declared = entry.replace("    accepts:", "    instances: many\n    accepts:")
+        (self.root / "registry.d" / "crew.yml").write_text(f"plugin: crew\nagents:\n{declared}")
+        self._workshop.run("--root", str(self.root), "registry", "merge")
+        self._workshop.run("--root", str(self.root), "register", "crew.hand", "--name", "first")
+        self._workshop.run("--root", str(self.root), "archive", "first")
+        for number in range(living):
+            live = self.root / "directory" / "live"
+            live.mkdir(exist_ok=True)
+            name = f"hand-{number}"
+            claim = {"version": 1, "id": f"crew.hand+{name}", "name": name, "address": f"{name}@crew.internal"}
+            claim |= {"class": "crew.hand", "roles": [], "since": "2026-03-04T10:00:00.000000Z"}
+            (live / f"{name}.json").write_text(json.dumps(claim, indent=2) + "\n")
+        if to_them:
+            self.to, self.mailbox = HAND, "crew.hand+hand-{flow}"
+        self._workshop.run("--root", str(self.root), "route")
+        self.history = _count_lines(self.log)
         self._remember()
 
     def remove(self) -> None:

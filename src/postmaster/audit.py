@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from postmaster import delivery_log, inspection, journal, ledger, names, outbox, removals
-from postmaster.errors import DiskFault
+from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.inspection import Inspected
 from postmaster.inventory import File, Findings, Inventory, Mailbox, home_of
 from postmaster.ledger import At, Copy, Dead, Difference, Letter
@@ -23,6 +23,7 @@ from postmaster.outbox import Source
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView
+from postmaster.settings import load_settings
 
 FIELDS: Final = ("id", "sequence", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _ATTEMPTS: Final = 3
@@ -409,13 +410,12 @@ class _Auditor:
         """Return the names that wait, as the log writes them; tell of letters that were to wait and do not."""
         opened = self._ledger.opened_at
         try:
-            with os.scandir(self._office.outbox) as entries:
-                listed = [entry.name for entry in entries]
+            listed = outbox.scan(self._office.outbox, drop_folders=self._drop_folders(), every=True)
         except OSError as fault:
             self._report.differs("unreadable", "outbox", f"cannot be read: {fault.strerror}", "mend it")
             self._unchecked["outbox"] += len(self._ledger.open_items)
             return set()
-        waiting = {visible(name) for name in listed if names.is_mail(name)}
+        waiting = {visible(name) for name in listed if names.is_mail(os.path.basename(name))}
         if names.TAKEN in listed:
             self._report.note(f"outbox/{names.TAKEN}: a run is at work or was cut off; the next one ends it")
         gone = {
@@ -438,6 +438,15 @@ class _Auditor:
         waiting -= {visible(source.name) for source in self._done if self._is_there(source)}
         self._counts["waiting"] = len(waiting)
         return waiting
+
+    def _drop_folders(self) -> bool:
+        """Tell whether the office has drop folders that can be looked into."""
+        try:
+            there = load_settings(self._office).drop_folders
+            return there and bool(outbox.folders(self._office.outbox))
+        except ConfigurationFault as fault:
+            self._report.note(str(fault))
+            return False
 
     def _is_there(self, source: Source) -> bool:
         """Tell whether a letter that is delivered is in the outbox still, and not another one under its name."""

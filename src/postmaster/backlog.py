@@ -30,6 +30,7 @@ class Backlog:
 
     Raises:
         DiskFault: the outbox cannot be listed.
+        ConfigurationFault: there can be no drop folders in it.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class Backlog:
         self._stuck = stuck
         self._report = report
         try:
-            self.names: Final = outbox.scan(office.outbox)
+            self.names: Final = outbox.scan(office.outbox, drop_folders=settings.drop_folders)
         except OSError as fault:
-            raise DiskFault(f"{office.outbox}: cannot be listed: {fault.strerror}") from fault
+            raise DiskFault(f"{fault.filename or office.outbox}: cannot be listed: {fault.strerror}") from fault
 
     def __len__(self) -> int:
         return len(self.names)

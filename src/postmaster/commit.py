@@ -7,6 +7,7 @@ the journal. Every step can be done again.
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,7 +95,9 @@ def begin_to_finish(office: Office, batch: Batch, remover: Remover, *, again: bo
     """
     sources = [entry.source for entry in batch.entries if entry.ending == journal.REMOVE]
     if again:
-        guarded(outbox.recover_taken, office.outbox, {(source.device, source.inode) for source in sources})
+        finished = {(source.device, source.inode) for source in sources}
+        for place in outbox.places(office.outbox, sources):
+            guarded(outbox.recover_taken, place, finished)
     remover.begin(sources)
 
 
@@ -111,8 +114,10 @@ def finish(office: Office, batch: Batch, remover: Remover) -> list[str]:
         DiskFault: it cannot go on; the journal stays and the next run goes on from here.
     """
     problems = remover.end()
-    if any(entry.ending != journal.KEEP for entry in batch.entries):
-        guarded(durable.sync_directory, office.outbox)
+    changed = [entry.source for entry in batch.entries if entry.ending != journal.KEEP]
+    if changed:
+        for place in outbox.places(office.outbox, changed):
+            guarded(_sync_place, place, office.outbox)
     guarded(journal.drop, office)
     for entry in batch.entries:
         if entry.ending == journal.KEEP:
@@ -269,8 +274,17 @@ def _put_off(entry: Entry, lines: list[int], reason: str, detail: str) -> None:
     entry.ending = journal.KEEP if entry.ending == journal.REMOVE else entry.ending
 
 
-def recover(office: Office) -> tuple[list[Record], list[str]]:
-    """Carry out the batch that a killed run left, if there is one, and tidy the outbox.
+def _sync_place(place: str, outbox: str) -> None:
+    try:
+        durable.sync_directory(place)
+    except (FileNotFoundError, NotADirectoryError):
+        if place == outbox:
+            raise
+        # else: a drop folder that was emptied, and removed since
+
+
+def recover(office: Office, folders: Sequence[str] = ()) -> tuple[list[Record], list[str]]:
+    """Carry out the batch that a killed run left, if there is one, and tidy the outbox and its drop folders.
 
     Returns:
         the batch's records, and what could not be removed from the outbox, in words.
@@ -286,5 +300,6 @@ def recover(office: Office) -> tuple[list[Record], list[str]]:
         begin_to_finish(office, batch, remover, again=True)
         return records, finish(office, batch, remover)
     finished = {(source.device, source.inode) for source in removals.pending(office)}
-    guarded(outbox.recover_taken, office.outbox, finished)
+    for place in (office.outbox, *(os.path.join(office.outbox, folder) for folder in folders)):
+        guarded(outbox.recover_taken, place, finished)
     return [], []

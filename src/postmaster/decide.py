@@ -1,7 +1,7 @@
 """Who gets a message, and why not: one pure function. No file, clock or environment.
 
-The order of the checks is the order of the table in docs/routing.md: recipient known, type accepted, sender
-accepted, not a duplicate.
+The order of the checks is the order of the table in docs/routing.md: sender authentic, recipient known, type accepted,
+sender accepted, not a duplicate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Accept:
 class Agent:
     """A registry entry or a live instance, as far as routing needs it. `inbox` is an absolute path.
 
-    `class_id` is the id of the entry that an instance belongs to.
+    `class_id` is the id of the entry that an instance belongs to; `user` the account that its letters belong to.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Agent:
     aliases: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     class_id: str | None = None
+    user: str | None = None
 
 
 class RegistryView(Protocol):
@@ -57,6 +58,31 @@ class HistoryView(Protocol):
 
     def earlier(self, envelope: "Envelope", agent_id: str) -> str | None:
         """Return where the identical message that this agent was given before is (or was), or None."""
+
+
+class AccountsView(Protocol):
+    """What `decide` asks of the machine's accounts."""
+
+    def uid(self, user: str) -> int | None:
+        """Return the number of the account that a declaration calls `user`, or None if there is none."""
+
+    def shown(self, uid: int) -> str:
+        """Return an account, by its number, as people read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the system knows of where a letter comes from; a letter cannot say it of itself.
+
+    Attributes:
+        owner: the uid that its file belongs to.
+        open_to_all: everybody may write to its file.
+        folder: whose drop folder it lay in (an agent's id); None for the outbox itself.
+    """
+
+    owner: int
+    open_to_all: bool = False
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +148,22 @@ def decide(
     *,
     allow_duplicate: bool = False,
     known: Routes | None = None,
+    senders: "Senders | None" = None,
+    origin: Origin | None = None,
 ) -> list[Verdict]:
     """Decide for every recipient of `envelope`; an agent reached by two of them gets one copy.
 
     Args:
         allow_duplicate: the letter was sent again on purpose (`dead-letter retry --allow-duplicate`).
         known: the routes found so far in this registry; added to.
+        senders: who may write in whose name; None where nothing in the office restricts that.
+        origin: where the letter comes from; needed with `senders`.
     """
+    if senders is not None:
+        assert origin is not None
+        reason, detail = senders.check(envelope.sender, origin)
+        if reason is not None:  # nothing is said to it of who there is
+            return [Verdict(recipient, None, reason, detail) for recipient in dict.fromkeys(envelope.to)]
     question = (envelope.to, envelope.sender, envelope.type)
     routes = known.get(question) if known is not None else None
     if routes is None:
@@ -167,6 +202,51 @@ def _unless_repeated(route: Route, envelope: Envelope, history: HistoryView) -> 
         return verdict
     earlier = history.earlier(envelope, verdict.agent.id)
     return verdict if earlier is None else replace(verdict, reason="duplicate", detail=f"identical to {earlier}")
+
+
+class Senders:
+    """Who may write in whose name. Asks the registry once for each sender.
+
+    Args:
+        required: whether every sender must be an agent that has a `user` (`require_owner`).
+    """
+
+    _KEPT = 10_000
+
+    def __init__(self, registry: RegistryView, accounts: AccountsView, *, required: bool) -> None:
+        self._registry = registry
+        self._accounts = accounts
+        self._required = required
+        self._known: dict[str, Agent | None] = {}
+
+    def find(self, sender: str) -> Agent | None:
+        """Return the agent that has this address."""
+        if sender not in self._known:
+            if len(self._known) >= self._KEPT:
+                self._known.clear()
+            self._known[sender] = self._registry.find(sender)
+        return self._known[sender]
+
+    def check(self, sender: str, origin: Origin) -> tuple[str | None, str | None]:
+        """Return (None, None) if a letter from there may say that it is from `sender`, else (reason, detail)."""
+        agent = self.find(sender)
+        who = f"{quoted(sender)} is {agent.id}" if agent is not None else f"{quoted(sender)} is no agent's address"
+        if origin.folder is not None and (agent is None or address.fold(agent.id) != address.fold(origin.folder)):
+            return "sender-not-authentic", f"it lay in outbox/{quoted(origin.folder, 200)}/, but {who}"
+        if agent is None or agent.user is None:
+            if not self._required:
+                return None, None
+            why = f"{who}, which has no `user`" if agent is not None else who
+            return "sender-not-authentic", f"{why}, and this office says `require_owner: true`"
+        expected = self._accounts.uid(agent.user)
+        if expected is None:
+            return "account-unknown", f"{who}, whose `user` is {quoted(agent.user)}: there is no such account here"
+        if expected != origin.owner:
+            belongs = f"the letter belongs to {self._accounts.shown(origin.owner)}"
+            return "sender-not-authentic", f"{belongs}, but {who}, whose `user` is {quoted(agent.user)}"
+        if origin.open_to_all:
+            return "sender-not-authentic", f"everybody may write to the file of the letter: `chmod o-w`; {who}"
+        return None, None
 
 
 class _Hints:

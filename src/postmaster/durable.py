@@ -123,6 +123,22 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def sync_through(path: str) -> None:
+    """Make the name of a file durable where its directory cannot be opened, only written to: by its file system.
+
+    Where there is no syncfs(2) every file system is synced.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if _syncfs is None:
+            os.sync()
+        elif _syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), path)
+    finally:
+        os.close(descriptor)
+
+
 def sync_file(path: str) -> None:
     """Make the bytes of a file durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

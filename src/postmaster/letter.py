@@ -27,6 +27,7 @@ class Item:
         refusal: (reason, detail) if it is refused, or put off, as a whole.
         record: what the log says of it, whatever becomes of it.
         notes: what else the log's detail says.
+        owner, mode: those of its file (outbox.Letter).
     """
 
     source: Source
@@ -39,6 +40,8 @@ class Item:
     refusal: tuple[str, str] | None = None
     notes: str | None = None
     regular: bool = True
+    owner: int = -1
+    mode: int = 0
 
 
 def glance(letter: Letter, *, now_ns: int, settle_seconds: int) -> int | None:
@@ -116,4 +119,16 @@ def _read(letter: Letter, file: str, max_bytes: int) -> Item:
             envelope = message.envelope(header, message_id, examined)
         except Refused as fault:
             refusal = (fault.reason, fault.detail)
-    return Item(source, time_ns, record, raw, body, header, envelope, refusal, notes)
+    return Item(
+        source,
+        time_ns,
+        record,
+        raw,
+        body,
+        header,
+        envelope,
+        refusal,
+        notes,
+        owner=letter.owner,
+        mode=letter.mode,
+    )

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from postmaster import durable
+from postmaster import address, durable
+from postmaster.errors import ConfigurationFault
 from postmaster.names import TAKEN, free_names, is_mail
 
 _KINDS: Final = {
@@ -27,7 +28,7 @@ _KINDS: Final = {
 
 
 class Source(NamedTuple):
-    """One name in the outbox and what it meant when it was looked at."""
+    """One name in the outbox and what it meant when it was looked at. In a drop folder `name` is ``folder/name``."""
 
     name: str
     device: int
@@ -43,11 +44,16 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A regular file that was read. `raw` is all of it, or only its beginning where it is `too_large`."""
+    """A regular file that was read. `raw` is all of it, or only its beginning where it is `too_large`.
+
+    `owner` (a uid) and `mode` are those of the file that was read, whatever its name means by now.
+    """
 
     source: Source
     raw: bytes
     too_large: bool
+    owner: int = -1
+    mode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,60 @@ class Waiting:
     why: str
 
 
-def scan(outbox: str) -> list[str]:
-    """Return the names of mail in the outbox, in no order. Raises OSError if it cannot be listed."""
+def scan(outbox: str, *, drop_folders: bool = False, every: bool = False) -> list[str]:
+    """Return the names of mail in the outbox, in no order; with `drop_folders` also what is in these: ``folder/name``.
+
+    Args:
+        every: return names that are no mail, too.
+
+    Raises:
+        OSError: it cannot be listed.
+        ConfigurationFault: there can be no drop folders in this outbox (folders).
+    """
+    if not drop_folders:
+        with os.scandir(outbox) as entries:
+            return [entry.name for entry in entries if every or is_mail(entry.name)]
     with os.scandir(outbox) as entries:
-        return [entry.name for entry in entries if is_mail(entry.name)]
+        listed = list(entries)
+    inside = _folders(outbox, listed)
+    found = [entry.name for entry in listed if (every or is_mail(entry.name)) and entry.name not in inside]
+    for folder in inside:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(os.path.join(outbox, folder))
+            found += [f"{folder}/{name}" for name in names if every or is_mail(name)]
+    return found
+
+
+def folders(outbox: str) -> list[str]:
+    """Return the names of the drop folders: the directories that are called as an agent's id can be, and are ours.
+
+    Only who routes (or root) may be able to put another directory, or a link, in the place of one: mail is read and
+    moved through these names. So a directory of somebody else's is no drop folder, and an outbox in which others may
+    rename what is not theirs can have none.
+
+    Raises:
+        OSError: the outbox cannot be listed.
+        ConfigurationFault: others may rename what is in it.
+    """
+    with os.scandir(outbox) as entries:
+        return _folders(outbox, list(entries))
+
+
+def _folders(outbox: str, listed: list[os.DirEntry[str]]) -> list[str]:
+    ours = (os.geteuid(), 0)
+    found = []
+    for entry in listed:
+        with contextlib.suppress(FileNotFoundError):
+            is_folder = entry.is_dir(follow_symlinks=False) and address.is_id(entry.name)
+            if is_folder and entry.stat(follow_symlinks=False).st_uid in ours:
+                found.append(entry.name)
+    seen = os.stat(outbox)
+    if found and (seen.st_uid not in ours or (seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX)):
+        raise ConfigurationFault(
+            f"{outbox}: has drop folders, and others may rename them: it must belong to the account that routes, and "
+            f"be writable by no other, or sticky (`chmod +t {outbox}`)"
+        )
+    return found
 
 
 def kind(mode: int) -> str:
@@ -128,7 +184,7 @@ def read(
         raw = _read(descriptor, head_bytes if too_large else max_bytes + 1, seen.st_size)
         if not too_large and len(raw) != seen.st_size:
             return Waiting(name, "it grew while it was read")
-        return Letter(source, raw, too_large)
+        return Letter(source, raw, too_large, seen.st_uid, seen.st_mode)
     except OSError as fault:
         return Unreadable(name, Source.of(name, seen), fault)
     finally:
@@ -182,12 +238,30 @@ def take_all(outbox: str, sources: Sequence[Source]) -> list[tuple[Source, OSErr
     Returns:
         those that could not be removed, each with the fault.
     """
-    taken = os.path.join(outbox, TAKEN)
+    found: dict[str, list[Source]] = {}
+    for source in sources:
+        found.setdefault(_place(outbox, source), []).append(source)
+    return [stuck for place, there in found.items() for stuck in _take_from(place, there)]
+
+
+def places(outbox: str, sources: Sequence[Source]) -> list[str]:
+    """Return the directories that these letters are in: the outbox, and perhaps drop folders in it."""
+    return [outbox, *sorted({_place(outbox, source) for source in sources} - {outbox})]
+
+
+def _place(outbox: str, source: Source) -> str:
+    folder = source.name.rpartition("/")[0]
+    return os.path.join(outbox, folder) if folder else outbox
+
+
+def _take_from(place: str, sources: Sequence[Source]) -> list[tuple[Source, OSError]]:
+    taken = os.path.join(place, TAKEN)
     stuck: list[tuple[Source, OSError]] = []
     held: Source | None = None  # a letter of these that has the private name, and is done with
     for source in sources:
+        name = source.name.rpartition("/")[2]
         try:
-            (durable.rename_new if held is None else os.rename)(os.path.join(outbox, source.name), taken)
+            (durable.rename_new if held is None else os.rename)(os.path.join(place, name), taken)
         except FileNotFoundError:
             continue
         except OSError as fault:
@@ -198,24 +272,24 @@ def take_all(outbox: str, sources: Sequence[Source]) -> list[tuple[Source, OSErr
         try:
             if not is_same(source, os.lstat(taken)):
                 held = None
-                put_back(outbox, source.name)
+                put_back(place, name)
         except OSError as fault:
             held = None
             stuck.append((source, fault))
-            _try_to_put_back(outbox, source.name)
+            _try_to_put_back(place, name)
     if held is not None:
         try:
             os.unlink(taken)
         except OSError as fault:
             stuck.append((held, fault))
-            _try_to_put_back(outbox, held.name)
+            _try_to_put_back(place, held.name.rpartition("/")[2])
     return stuck
 
 
-def _try_to_put_back(outbox: str, name: str) -> None:
+def _try_to_put_back(place: str, name: str) -> None:
     """Give the taken letter its name again; where that fails, it is the next run that does (recover_taken)."""
     with contextlib.suppress(OSError):
-        put_back(outbox, name)
+        put_back(place, name)
 
 
 def move(outbox: str, source: Source, target: str) -> bool:
@@ -232,31 +306,36 @@ def move(outbox: str, source: Source, target: str) -> bool:
     except OSError:  # it is moved; what cannot be looked at is taken for what it was a moment ago
         return True
     if moved_another:
-        _give_back(outbox, target, source.name)
+        place, own = os.path.split(name)
+        _give_back(place, target, own)
     return not moved_another
 
 
-def recover_taken(outbox: str, finished: set[tuple[int, int]]) -> None:
-    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back."""
-    taken = os.path.join(outbox, TAKEN)
+def recover_taken(place: str, finished: set[tuple[int, int]]) -> None:
+    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back.
+
+    Args:
+        place: the outbox, or a drop folder in it.
+    """
+    taken = os.path.join(place, TAKEN)
     try:
         seen = os.lstat(taken)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     if (seen.st_dev, seen.st_ino) in finished:
         os.unlink(taken)
     else:
-        put_back(outbox, "recovered.md")
+        put_back(place, "recovered.md")
 
 
-def put_back(outbox: str, name: str) -> None:
-    """Give the taken letter a name in the outbox again."""
-    _give_back(outbox, os.path.join(outbox, TAKEN), name)
+def put_back(place: str, name: str) -> None:
+    """Give the taken letter a name in its place again."""
+    _give_back(place, os.path.join(place, TAKEN), name)
 
 
-def _give_back(outbox: str, path: str, name: str) -> None:
-    """Rename `path` to its own name in the outbox, or to one near it if that has been taken."""
+def _give_back(place: str, path: str, name: str) -> None:
+    """Rename `path` to its own name in the place it came from, or to one near it if that has been taken."""
     for candidate in free_names(name):
         with contextlib.suppress(FileExistsError):
-            durable.rename_new(path, os.path.join(outbox, candidate))
+            durable.rename_new(path, os.path.join(place, candidate))
             return

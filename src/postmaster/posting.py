@@ -3,15 +3,17 @@
 Nothing here is visible to a receiver. What fails turns into a deferral of that copy and takes no number.
 """
 
+import contextlib
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Final
 
-from postmaster import address, durable, journal, maildir, message, names, reasons, refusals, times
+from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, times
 from postmaster.commit import deferral, fault_reason
-from postmaster.decide import Agent, RegistryView, Routes, Verdict, decide
+from postmaster.decide import Agent, Envelope, Origin, Routes, Verdict, decide
 from postmaster.delivery_log import Record
 from postmaster.history import History
 from postmaster.journal import Entry, Publication
@@ -19,6 +21,7 @@ from postmaster.letter import Item
 from postmaster.maildir import Temporary
 from postmaster.office import Office
 from postmaster.open_items import OpenItem
+from postmaster.registry.compiled import Roster
 from postmaster.settings import Settings
 
 SMALL: Final = 16  # up to so many copies are synced one by one; more of them file system by file system
@@ -32,12 +35,11 @@ class Posting:
         writes: False for a dry run, which decides and numbers but touches nothing.
     """
 
-    def __init__(
-        self, office: Office, settings: Settings, registry: RegistryView, history: History, *, writes: bool
-    ) -> None:
+    def __init__(self, office: Office, settings: Settings, registry: Roster, history: History, *, writes: bool) -> None:
         self._office = office
         self._settings = settings
         self._registry = registry
+        self._senders = accounts.senders(registry, settings)
         self._history = history
         self._writes = writes
         self._routes: Routes = {}
@@ -123,12 +125,25 @@ class Posting:
             return [Verdict(item.record.get("to", ""), None, reason, detail)]
         assert item.envelope is not None
         allow = known is not None and known.allow_duplicate
+        senders, origin = self._senders, _origin(item) if self._senders is not None else None
+
+        def decided(envelope: Envelope) -> list[Verdict]:
+            return decide(
+                envelope,
+                self._registry,
+                self._history,
+                allow_duplicate=allow,
+                known=self._routes,
+                senders=senders,
+                origin=origin,
+            )
+
         if known is None or known.sequence is None:
-            return decide(item.envelope, self._registry, self._history, allow_duplicate=allow, known=self._routes)
+            return decided(item.envelope)
         # Only those who are not served yet: another recipient of the same agent must not stand in their place.
         to = tuple(one for one in item.envelope.to if known.names_any([one]) or not known.is_over_for(one, None))
         envelope = replace(item.envelope, to=to)
-        verdicts = decide(envelope, self._registry, self._history, allow_duplicate=allow)
+        verdicts = decided(envelope)
         found = {verdict.recipient for verdict in verdicts}
         open_ = [v for v in verdicts if not known.is_over_for(v.recipient, v.agent.id if v.agent else None)]
         doubled = [
@@ -258,12 +273,16 @@ class Posting:
         dead = self._office.dead_letter
         lines = list(range(len(entry.records), len(entry.records) + len(refused)))
         try:
-            target, reason_target = refusals.pair(dead, refusals.free_pair(dead, item.source.name, self._names))
+            own_name = os.path.basename(item.source.name)
+            target, reason_target = refusals.pair(dead, refusals.free_pair(dead, own_name, self._names))
             self._names |= {target, reason_target}
             records = [{**record, "path": self._office.shown(target)} for _, record in refused]
             if self._writes:
                 private = self._office.private  # on the disk of dead-letter/: no need to look through all of that
                 copied = self._write(private, item.raw) if keep else None
+                if copied is not None and self._senders is not None and os.geteuid() == 0:
+                    with contextlib.suppress(OSError):  # so that it can be sent again in its sender's name
+                        os.chown(copied.path, item.owner, -1, follow_symlinks=False)
                 reason = self._write(private, refusals.reason_file(records))
                 if not keep and item.regular and (self._sync or not durable.HAS_SYNCFS):
                     durable.sync_file(os.path.join(self._office.outbox, item.source.name))
@@ -340,6 +359,12 @@ class _Mailbox:
     unread: str
     shown: str
     fault: OSError | None = None
+
+
+def _origin(item: Item) -> Origin:
+    """Return what the system knows of where a letter comes from."""
+    folder = os.path.dirname(item.source.name)
+    return Origin(item.owner, bool(item.mode & stat.S_IWOTH), folder or None)
 
 
 class UnsyncedDevice(Exception):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from postmaster import address, delivery_log, maildir, message, outbox, times
 from postmaster.decide import Agent, RegistryView, quoted
 from postmaster.delivery_log import Record
-from postmaster.errors import BadData, DiskFault
+from postmaster.errors import BadData, ConfigurationFault, DiskFault
 from postmaster.header import Refused
 from postmaster.office import Office, visible
 
@@ -265,10 +265,27 @@ class Moved:
     message: Message
 
 
+def waiting(office: Office) -> int | None:
+    """Return how many letters lie in the outbox, and in drop folders; None if this account may not list it.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    try:
+        return len(outbox.scan(office.outbox, drop_folders=True))
+    except ConfigurationFault:
+        return len(outbox.scan(office.outbox))
+    except PermissionError:
+        return None
+
+
 def move(
     office: Office, agent: Agent, item: Name, destination: str, *, clock: Callable[[], int] = time.time_ns
 ) -> Moved:
     """Move a message of `agent` to the folder `destination` and log it; one that is there already stays.
+
+    Where the log belongs to another account and is closed to this one, nothing is logged, as when a receiver moves its
+    mail by hand.
 
     Commit point: the rename. A crash after it leaves the message moved and the log without its line, as a receiver
     that moves its mail by hand does.
@@ -303,7 +320,8 @@ def move(
     try:
         delivery_log.append(office, [delivery_log.encode(record)])
     except DiskFault as fault:
-        raise DiskFault(f"{target}: it was moved there, but not logged: {fault}") from fault
+        if not (isinstance(fault.__cause__, PermissionError) and os.stat(office.logs).st_uid != os.geteuid()):
+            raise DiskFault(f"{target}: it was moved there, but not logged: {fault}") from fault
     return Moved(visible(name), target, False, content)
 
 

@@ -65,6 +65,22 @@ _TABLE: Final = (
         "mend the field named in the detail, " + _RETRY,
     ),
     Reason(
+        "sender-not-authentic",
+        REJECTED,
+        "5.7.1",
+        "the letter was not handed in by the agent that its `from` names",
+        "send it as the agent that it is from: by the account that is its `user`, in its own drop folder; or correct "
+        "`from`, or `user` in the declaration, merge, " + _RETRY,
+    ),
+    Reason(
+        "account-unknown",
+        DEFERRED,
+        "4.3.5",
+        "the account that the sender's declaration names as `user` does not exist on this machine",
+        "make the account, or correct `user` in the declaration and run `postmaster registry merge`; the next run "
+        "tries again",
+    ),
+    Reason(
         "unknown-recipient",
         DEAD_LETTER,
         "5.1.1",

@@ -74,7 +74,8 @@ class Remover:
             self._worker.close()
             self._worker = None
             finished = {(source.device, source.inode) for source in self._sources}
-            guarded(outbox.recover_taken, self._office.outbox, finished)
+            for place in outbox.places(self._office.outbox, self._sources):
+                guarded(outbox.recover_taken, place, finished)
         return outbox.take_all(self._office.outbox, self._sources)
 
 

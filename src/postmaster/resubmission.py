@@ -68,12 +68,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A dead letter as it is now, and what was said of it when it died (empty: nobody knows)."""
+    """A dead letter as it is now, and what was said of it when it died (empty: nobody knows); `file`: then its name."""
 
     dead: DeadLetter
     item: Item
     old: Record
     refused: list[tuple[str, str | None]]
+    file: str | None
 
 
 class Unable(Exception):
@@ -140,10 +141,11 @@ def _prepare_all(
         try:
             candidate = _candidate(office, settings, dead, past, now_ns)
             lines, mended = _lines(candidate, past)
+            folder = _folder(office, settings, candidate)
         except Unable as fault:
             result.left.append((dead.shown, str(fault)))
             continue
-        target = _free(office, dead.name, taken)
+        target = _free(office, os.path.join(folder, dead.name), taken)
         time_ = times.timestamp(now_ns)
         reason = candidate.old.get("reason")
         full = [
@@ -174,12 +176,14 @@ def _candidate(office: Office, settings: Settings, dead: DeadLetter, past: "_Pas
     if dead.reason is not None:
         old: Record = {key: dead.text(key) for key in (*_IDENTITY, "reason")} | {"sequence": dead.sequence}
         refused = [(one["to"], one.get("agent")) for one in dead.recipients if "to" in one]
+        file = dead.text("file")
     else:
         lines = past.refusals(office.shown(os.path.join(office.dead_letter, dead.name)))
         old = {key: lines[0].get(key) for key in (*_IDENTITY, "reason", "sequence")} if lines else {}
         refused = [(line["to"], line.get("agent")) for line in lines if "to" in line]
+        file = lines[0].get("file") if lines else None
     known = {key: value for key, value in old.items() if value is not None}
-    return _Candidate(dead, item, known, refused)
+    return _Candidate(dead, item, known, refused, file)
 
 
 def _lines(candidate: _Candidate, past: "_Past") -> tuple[list[Record], bool]:
@@ -210,6 +214,22 @@ def _unserved(candidate: _Candidate, envelope: Envelope, past: "_Past") -> list[
     if not found:
         raise Unable("everybody who is in its `to` now has been served")
     return found
+
+
+def _folder(office: Office, settings: Settings, candidate: _Candidate) -> str:
+    """Return the drop folder that a letter came from, and goes back to; an empty text if there is none.
+
+    Raises:
+        Unable: it is gone, and the letter was refused for where it lay: elsewhere nobody would ask.
+    """
+    folder = os.path.dirname(candidate.file or "")
+    if not folder or not settings.drop_folders:
+        return ""
+    if folder in outbox.folders(office.outbox):
+        return folder
+    if candidate.old.get("reason") == "sender-not-authentic":
+        raise Unable(f"it came from outbox/{folder}/, which is not there; make it, or send the message anew")
+    return ""
 
 
 class _Past:
@@ -247,8 +267,10 @@ def _place(office: Office, line: Record, target: str) -> Record:
 
 def _free(office: Office, name: str, taken: set[str]) -> str:
     """Return a name for a letter in the outbox: its own if it can be; and keep it."""
-    wanted = name if names.is_mail(name) else f"{name}.md"
-    for candidate in names.free_names(wanted):
+    folder, own = os.path.split(name)
+    wanted = own if names.is_mail(own) else f"{own}.md"
+    for free in names.free_names(wanted):
+        candidate = os.path.join(folder, free)
         if candidate not in taken and not os.path.lexists(os.path.join(office.outbox, candidate)):
             taken.add(candidate)
             return candidate
@@ -266,7 +288,8 @@ def _carry_out(office: Office, result: Result) -> None:
     moved = [one for one in result.retried if one.problem is None]
     if not moved:
         return
-    durable.sync_directory(office.outbox)
+    for folder in sorted({"", *(os.path.dirname(one.target) for one in moved)}):
+        durable.sync_directory(os.path.join(office.outbox, folder) if folder else office.outbox)
     for one in moved:
         durable.remove(os.path.join(office.dead_letter, one.file + REASON_SUFFIX))
     durable.sync_directory(office.dead_letter)
@@ -282,6 +305,6 @@ def _move(office: Office, one: Retried, taken: set[str]) -> None:
         except FileExistsError:
             if attempt == _ATTEMPTS - 1:
                 raise
-        one.target = _free(office, one.file, taken)
+        one.target = _free(office, os.path.join(os.path.dirname(one.target), one.file), taken)
         one.lines = [_place(office, line, one.target) for line in one.lines]
         delivery_log.append(office, [delivery_log.encode(line) for line in one.lines])

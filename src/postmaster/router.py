@@ -126,7 +126,7 @@ class _Pass:
         except OSError as fault:
             raise DiskFault(f"{fault.filename or self._office.root}: {fault.strerror}") from fault
         delivery_log.check(self._office)
-        records, problems = commit.recover(self._office)
+        records, problems = commit.recover(self._office, self._folders())
         self._count(records)
         self.report.deferred += _deferred(records)
         self._cannot_remove(problems)
@@ -150,6 +150,12 @@ class _Pass:
                     position = self._post(batch, posting, history, position)
             finally:
                 self._finish()
+
+    def _folders(self) -> list[str]:
+        try:
+            return outbox.folders(self._office.outbox) if self._settings.drop_folders else []
+        except OSError as fault:
+            raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
 
     def _backlog(self) -> Backlog:
         return Backlog(self._office, self._settings, self._clock, self._stuck, self.report)

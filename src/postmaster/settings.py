@@ -21,6 +21,8 @@ class Settings:
     max_message_bytes: int = 10 * 1024 * 1024
     settle_seconds: int = 60
     expire_after_seconds: int = 5 * 24 * 3600
+    require_owner: bool = False
+    drop_folders: bool = False
 
 
 def load_settings(office: Office) -> Settings:
@@ -94,12 +96,25 @@ def _expire_after(text: str) -> int:
     return _amount(text, _TIMES, 1, _MAX_EXPIRE_SECONDS, form)
 
 
+def _switch(key: str) -> Callable[[str], bool]:
+    def read(text: str) -> bool:
+        if text.casefold() not in _SWITCHES:
+            raise ValueError(f"must be true or false, such as `{key}: true`")
+        return _SWITCHES[text.casefold()]
+
+    return read
+
+
+_SWITCHES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
 # Key in the file -> (field of Settings, how its text is read).
 _KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
     "name": ("name", _name),
     "max_message_bytes": ("max_message_bytes", _max_message_bytes),
     "settle_seconds": ("settle_seconds", _settle_seconds),
     "expire_after": ("expire_after_seconds", _expire_after),
+    "require_owner": ("require_owner", _switch("require_owner")),
+    "drop_folders": ("drop_folders", _switch("drop_folders")),
 }
 
 TEMPLATE: Final = """\
@@ -117,6 +132,12 @@ TEMPLATE: Final = """\
 
 # Mail that cannot be delivered for this long goes to dead-letter/ (5d, 12h, 30m, 60s, or seconds).
 # expire_after: 5d
+
+# Whether every sender must be an agent whose declaration names its account (`user`), and own its letters.
+# require_owner: false
+
+# Whether a directory of the outbox that is called as an agent's id takes that agent's letters, and no others.
+# drop_folders: false
 """
 
 

@@ -20,7 +20,7 @@ from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry import compiled, declarations, merge
 from postmaster.registry.compiled import OpenView
-from postmaster.settings import load_settings
+from postmaster.settings import Settings, load_settings
 
 _DAY: Final = 24 * 3600
 
@@ -41,7 +41,7 @@ def survey(
     problems: list[str] = []
     registry, inboxes = _registry(office, open_view)
     agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]
-    waiting = _outbox(office, settings.max_message_bytes, settings.settle_seconds, now_ns, problems)
+    waiting = _outbox(office, settings, now_ns, problems)
     items = _open_items(office, waiting["names"], now_ns, problems)
     deferred, retried = items or ([], [])
     del waiting["names"]
@@ -209,15 +209,19 @@ def _age(since_ns: int, now_ns: int) -> Answer:
 # -- the outbox ----------------------------------------------------------------------------------------------------
 
 
-def _outbox(office: Office, max_bytes: int, settle_seconds: int, now_ns: int, problems: list[str]) -> Answer:
+def _outbox(office: Office, settings: Settings, now_ns: int, problems: list[str]) -> Answer:
     """Look at the outbox: what waits, what is held back and why, and stray names that will never be mail."""
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we look who has it open
     answer: Answer = {"waiting": 0, "oldest": None, "held_back": [], "unfinished": 0, "stray": [], "names": set()}
     oldest: tuple[int, str] | None = None
+    max_bytes, settle_seconds = settings.max_message_bytes, settings.settle_seconds
     try:
-        listed = sorted(os.listdir(office.outbox))
+        listed = sorted(outbox.scan(office.outbox, drop_folders=settings.drop_folders, every=True))
     except OSError as fault:
         problems.append(f"outbox: cannot be listed: {fault.strerror}")
+        return answer
+    except ConfigurationFault as fault:
+        problems.append(str(fault))
         return answer
     for name in listed:
         path = os.path.join(office.outbox, name)
@@ -225,7 +229,7 @@ def _outbox(office: Office, max_bytes: int, settle_seconds: int, now_ns: int, pr
             seen = os.lstat(path)
         except OSError:
             continue
-        if not names.is_mail(name):
+        if not names.is_mail(os.path.basename(name)):
             answer["unfinished"] += 1
             if now_ns - seen.st_mtime_ns > _DAY * 10**9:
                 why = "its name says that it is not finished; rename it to have it sent, or remove it"

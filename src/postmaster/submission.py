@@ -4,21 +4,25 @@ Nothing is written unless every recipient would get it: the sender hears of a re
 router decides again when it routes, since the registry may have changed by then.
 """
 
+import contextlib
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from postmaster import address, delivery_log, durable, message, reasons, times
+from postmaster import accounts, address, delivery_log, durable, message, reasons, times
 from postmaster.composition import Draft, compose, without_lines
-from postmaster.decide import Agent, Envelope, RegistryView, Verdict, brief, decide, quoted
+from postmaster.decide import Agent, Envelope, Origin, RegistryView, Senders, Verdict, brief, decide, quoted
 from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
 from postmaster.header import Refused
 from postmaster.history import History
 from postmaster.office import Office
+from postmaster.registry.compiled import Roster
+from postmaster.settings import Settings
 
 _TEMPORARY: Final = re.compile(r"\.send-(\d+)-[0-9a-f]+\.tmp")
 _STALE_SECONDS: Final = 3600
@@ -79,18 +83,22 @@ def envelope_of(raw: bytes, max_bytes: int) -> Envelope:
         raise BadData(f"{fault.reason}: {without_lines(fault.detail)}; nothing was sent") from fault
 
 
-def refusals(office: Office, envelope: Envelope, registry: RegistryView, *, may_repeat: bool) -> list[dict[str, Any]]:
+def refusals(
+    office: Office, envelope: Envelope, registry: RegistryView, senders: Senders | None, *, may_repeat: bool
+) -> list[dict[str, Any]]:
     """Return who would not get the message, and why; an empty list if all would.
 
     Args:
+        senders: who may write in whose name, if the office restricts it (accounts.senders).
         may_repeat: the message may be one that was sent before, so that the past has to be asked.
     """
+    origin = Origin(os.geteuid(), folder=_folder(office, envelope.sender, senders))
     if not may_repeat:
-        verdicts = decide(envelope, registry, _NoHistory())
+        verdicts = decide(envelope, registry, _NoHistory(), senders=senders, origin=origin)
     else:
         history = History(office, write=False)
         try:
-            verdicts = decide(envelope, registry, history)
+            verdicts = decide(envelope, registry, history, senders=senders, origin=origin)
         finally:
             history.close()
     return [_refused(verdict) for verdict in verdicts if verdict.reason is not None]
@@ -119,9 +127,9 @@ def _remedy(reason: str) -> str:
 def send(
     office: Office,
     draft: Draft,
-    registry: RegistryView,
+    registry: Roster,
+    settings: Settings,
     *,
-    max_bytes: int,
     may_repeat: bool,
     clock: Callable[[], int] = time.time_ns,
 ) -> Submitted:
@@ -137,48 +145,91 @@ def send(
         CannotCreate: the outbox cannot be written to.
     """
     raw = compose(draft)
-    envelope = envelope_of(raw, max_bytes)
-    refused = refusals(office, envelope, registry, may_repeat=may_repeat)
+    envelope = envelope_of(raw, settings.max_message_bytes)
+    senders = accounts.senders(registry, settings)
+    refused = refusals(office, envelope, registry, senders, may_repeat=may_repeat)
     if refused:
         raise Refusal(refused)
-    since = delivery_log.position(office)
-    file = put(office, raw, clock())
+    since = (0, 0)
+    with contextlib.suppress(PermissionError):  # a log that is closed to this account
+        since = delivery_log.position(office)
+    folder = _folder(office, envelope.sender, senders) if settings.drop_folders else None
+    file = put(office, raw, clock(), folder)
     return Submitted(envelope.id, envelope.correlation_id, file, office.shown(os.path.join(office.outbox, file)), since)
 
 
-def put(office: Office, raw: bytes, now_ns: int) -> str:
+def _folder(office: Office, sender: str, senders: Senders | None) -> str | None:
+    """Return the drop folder of a sender, if there is one. One that others have made is none."""
+    agent = senders.find(sender) if senders is not None else None
+    if agent is None:
+        return None
+    try:
+        seen = os.lstat(os.path.join(office.outbox, agent.id))
+        ours = seen.st_uid in (os.stat(office.outbox).st_uid, 0)
+    except OSError:
+        return None
+    return agent.id if ours and stat.S_ISDIR(seen.st_mode) else None
+
+
+def put(office: Office, raw: bytes, now_ns: int, folder: str | None = None) -> str:
     """Write a message into the outbox, durably and whole or not at all; return its name there.
+
+    Args:
+        folder: the drop folder that it goes into.
 
     Raises:
         CannotCreate: the system refused; nothing is left behind.
         DiskFault: it is in the outbox, but perhaps not durably.
     """
-    _clear_stale(office, now_ns)
-    temporary = os.path.join(office.outbox, f".send-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    place = office.outbox if folder is None else os.path.join(office.outbox, folder)
+    _clear_stale(place, now_ns)
+    temporary = os.path.join(place, f".send-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        durable.write_new(temporary, raw, sync=True)
+        durable.write_new(temporary, raw, sync=True, mode=0o664)  # never open to everybody, whatever the umask
         try:
-            name = _publish(office, temporary, now_ns)
+            _show_to_group(place, temporary)
+            name = _publish(place, temporary, now_ns)
         except BaseException:
             durable.remove(temporary)
             raise
     except OSError as fault:
-        raise CannotCreate(f"{office.outbox}: cannot be written to: {fault.strerror}; nothing was sent") from fault
+        raise CannotCreate(f"{place}: cannot be written to: {fault.strerror}; nothing was sent") from fault
     try:
-        durable.sync_directory(office.outbox)
+        _sync_name(place, name)
     except OSError as fault:
         raise DiskFault(
-            f"{os.path.join(office.outbox, name)}: sent, but it may not outlast a power failure: {fault.strerror}; "
+            f"{os.path.join(place, name)}: sent, but it may not outlast a power failure: {fault.strerror}; "
             "do not send it again without looking"
         ) from fault
-    return name
+    return name if folder is None else f"{folder}/{name}"
 
 
-def _publish(office: Office, temporary: str, now_ns: int) -> str:
+def _show_to_group(place: str, temporary: str) -> None:
+    """Let the group of a letter read it where the outbox gives its letters its own group (set-group-id): the router's.
+
+    With a umask of 077 a router of another account could not read it otherwise.
+    """
+    if not os.stat(place).st_mode & stat.S_ISGID:
+        return
+    mode = stat.S_IMODE(os.lstat(temporary).st_mode)
+    if not mode & stat.S_IRGRP:
+        os.chmod(temporary, mode | stat.S_IRGRP)
+        durable.sync_file(temporary)
+
+
+def _sync_name(place: str, name: str) -> None:
+    try:
+        durable.sync_directory(place)
+    except PermissionError:  # an outbox that may be written to and not be listed
+        with contextlib.suppress(FileNotFoundError):  # a router has taken it
+            durable.sync_through(os.path.join(place, name))
+
+
+def _publish(place: str, temporary: str, now_ns: int) -> str:
     for attempt in range(_ATTEMPTS):
         name = f"{times.compact_time(now_ns)}-{secrets.token_hex(4)}.md"
         try:
-            durable.rename_new(temporary, os.path.join(office.outbox, name))
+            durable.rename_new(temporary, os.path.join(place, name))
             return name
         except FileExistsError:
             if attempt == _ATTEMPTS - 1:
@@ -186,10 +237,10 @@ def _publish(office: Office, temporary: str, now_ns: int) -> str:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _clear_stale(office: Office, now_ns: int) -> None:
+def _clear_stale(place: str, now_ns: int) -> None:
     """Remove what senders that were killed in the middle left an hour ago or more."""
     try:
-        with os.scandir(office.outbox) as entries:
+        with os.scandir(place) as entries:
             found = [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]
         for path in found:
             if now_ns - os.lstat(path).st_mtime_ns > _STALE_SECONDS * 10**9:
@@ -224,12 +275,13 @@ def reply_type(agent: Agent, emits: list[dict[str, Any]], recipient: Agent | Non
 
 
 def choose_sender(
-    office: Office, draft: Draft, senders: list[str], registry: RegistryView, *, max_bytes: int, may_repeat: bool
+    office: Office, draft: Draft, own: list[str], registry: Roster, settings: Settings, *, may_repeat: bool
 ) -> Draft:
-    """Return `draft` from the first of an agent's own addresses that all recipients accept, else from the first."""
-    for sender in senders:
+    """Return `draft` from the first of an agent's `own` addresses that all recipients accept, else from the first."""
+    senders = accounts.senders(registry, settings)
+    for sender in own:
         candidate = replace(draft, sender=sender)
-        envelope = envelope_of(compose(candidate), max_bytes)
-        if not refusals(office, envelope, registry, may_repeat=may_repeat):
+        envelope = envelope_of(compose(candidate), settings.max_message_bytes)
+        if not refusals(office, envelope, registry, senders, may_repeat=may_repeat):
             return candidate
-    return replace(draft, sender=senders[0])
+    return replace(draft, sender=own[0])

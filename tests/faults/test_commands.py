@@ -1,4 +1,7 @@
-"""Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register` and `archive` at every call; let each fail."""
+"""Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register`, `archive` at every call; let each fail.
+
+So, too, a run with drop folders.
+"""
 
 import json
 import os
@@ -7,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -222,6 +226,47 @@ class Archive(Case):
         desk.do("verify")
 
 
+class Folders(Case):
+    """A letter in a drop folder is there, delivered or dead; never in the outbox above, where nobody asks whose."""
+
+    arguments = ("route",)
+    _SENT: ClassVar = {"lab.one/a.md": b"first", "lab.one/b.md": b"to nobody", "lab.two/a.md": b"forged"}
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "registry.d" / "lab.yml").write_text(_LARGER)
+        desk.do("registry", "merge")
+        (desk.root / "post-office.yml").write_text("drop_folders: true\n")
+        for name, body in self._SENT.items():
+            to = b"three@" if b"nobody" in body else b"one@"
+            (desk.root / "outbox" / name).parent.mkdir(exist_ok=True)
+            text = _LETTER.replace(b"sender@", b"one@").replace(b"to: one@", b"to: " + to)
+            (desk.root / "outbox" / name).write_bytes(text.replace(_BODY, body))
+
+    def holds(self, desk: Desk) -> None:
+        assert sorted(path.name for path in (desk.root / "outbox").iterdir()) == ["lab.one", "lab.two"]
+        for body in self._SENT.values():
+            assert desk.holding(body) or list((desk.root / "outbox").glob("*/.postmaster-taken")), body
+
+    def again(self, desk: Desk) -> None:
+        desk.do("route")
+        dead = {name: (desk.root / "dead-letter" / name).read_bytes() for name in ("a.md", "b.md")}
+        assert b"forged" in dead["a.md"] and b"to nobody" in dead["b.md"]
+        ends = [name.split("/")[0] for body in self._SENT.values() for name in desk.holding(b"---\n" + body)]
+        assert ends == ["inboxes", "dead-letter", "dead-letter"], ends
+        assert [path.name for path in (desk.root / "outbox").rglob("*")] in (
+            ["lab.one", "lab.two"],
+            ["lab.two", "lab.one"],
+        )
+        lines = [json.loads(line) for line in (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()]
+        final = sorted((one["file"], one.get("reason", "")) for one in lines if one["action"] != "deferred")
+        assert final == [
+            ("lab.one/a.md", ""),
+            ("lab.one/b.md", "unknown-recipient"),
+            ("lab.two/a.md", "sender-not-authentic"),
+        ], final
+        desk.do("verify")
+
+
 def _told(desk: Desk) -> list[str]:
     """Return what the log says of instances."""
     lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
@@ -252,8 +297,8 @@ def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[
 
 _cases = pytest.mark.parametrize(
     "case",
-    [Send(), Ack(), Retry(), Merge(), Register(), Archive()],
-    ids=["send", "ack", "retry", "merge", "register", "archive"],
+    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders()],
+    ids=["send", "ack", "retry", "merge", "register", "archive", "folders"],
 )
 
 

@@ -15,6 +15,7 @@ ROWS = [
     *("limit", "maildir", "shell"),
     *("size-1", "size-100", "size-10000", "size-100000", "linear", "linear-limit", "memory"),
     *("history-tail", "history-tenth", "history", "agents"),
+    *("directory-empty", "directory", "directory-names"),
     *("empty", "empty-agents", "urgent", "urgent-two"),
 ]
 TARGETS = {
@@ -25,6 +26,9 @@ TARGETS = {
     "memory": 150,
     "history": 1.15,
     "agents": 1.15,
+    "directory-empty": 1.05,
+    "directory": 1.15,
+    "directory-names": 1.15,
     "empty": 4,
     "empty-agents": 4,
 }

@@ -114,7 +114,7 @@ def test_every_field_and_action_is_described() -> None:
         assert f"| `{action}` |" in actions
 
 
-@pytest.mark.parametrize("name", ["postmaster.service", "postmaster.timer"])
+@pytest.mark.parametrize("name", ["postmaster.service", "postmaster.timer", "postmaster.path"])
 def test_systemd_units_are_quoted_in_full(name: str, tmp_path: Path) -> None:
     """The page shows the unit files as they are, and systemd takes them."""
     text = (DOCS / "systemd" / name).read_text(encoding="utf-8")

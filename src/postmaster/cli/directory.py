@@ -117,7 +117,7 @@ def _row(one: dict[str, Any]) -> Sequence[str]:
         one["address"],
         one["id"],
         ", ".join(one["roles"]) or "-",
-        str(one["unread"]),
+        "?" if one["unread"] is None else str(one["unread"]),
         one["oldest_unread"] or "-",
         one["last_read"] or "-",
         one["since"],

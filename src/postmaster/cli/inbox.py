@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from postmaster import maildir, outbox, reading
+from postmaster import maildir, reading
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable
 from postmaster.decide import Agent
@@ -171,7 +171,7 @@ def describe(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[s
         "inbox": office.shown(agent.inbox),
         "unread": len(unread_mail),
         "read": len(found) - len(unread_mail),
-        "waiting": len(outbox.scan(office.outbox)),
+        "waiting": reading.waiting(office),
         "hidden": len(listed) - len(shown),
         "messages": [_row(office, agent, item) for item in shown],
     }
@@ -206,7 +206,8 @@ def _fields(content: Message) -> dict[str, Any]:
 
 def lines(answer: dict[str, Any]) -> list[str]:
     """Return the human form of `describe`."""
-    counts = f"unread {answer['unread']}, read {answer['read']}, outbox waiting {answer['waiting']}"
+    waiting = "?" if answer["waiting"] is None else answer["waiting"]
+    counts = f"unread {answer['unread']}, read {answer['read']}, outbox waiting {waiting}"
     shown = [f"{answer['office']}: {answer['agent']} <{answer['address']}>: {counts}"]
     both = answer["read"] and any(row["folder"] == maildir.READ for row in answer["messages"])
     for row in answer["messages"]:

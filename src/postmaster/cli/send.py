@@ -112,9 +112,7 @@ def send(
 
     with open_view(office) as registry:
         try:
-            submitted = submission.send(
-                office, draft, registry, max_bytes=settings.max_message_bytes, may_repeat=sent_at is not None
-            )
+            submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None)
         except Refusal as refusal:
             return _refuse(refusal, as_json)
     answer = describe(office, submitted)
@@ -160,7 +158,7 @@ def reply(
     office.require()
     settings = load_settings(office)
     now_ns = time.time_ns()
-    max_bytes, may_repeat = settings.max_message_bytes, sent_at is not None
+    may_repeat = sent_at is not None
     reader = readers.find_reader(office, agent)
     reader.require_live()
     replier = reader.agent
@@ -184,9 +182,9 @@ def reply(
             body=_body(file, text, settings.max_message_bytes),
         )
         senders = list(dict.fromkeys([reached, replier.address]))
-        draft = submission.choose_sender(office, draft, senders, registry, max_bytes=max_bytes, may_repeat=may_repeat)
+        draft = submission.choose_sender(office, draft, senders, registry, settings, may_repeat=may_repeat)
         try:
-            submitted = submission.send(office, draft, registry, max_bytes=max_bytes, may_repeat=may_repeat)
+            submitted = submission.send(office, draft, registry, settings, may_repeat=may_repeat)
         except Refusal as refusal:
             return _refuse(refusal, as_json)
     answer = describe(office, submitted)

@@ -16,7 +16,7 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
     """Return the live instances as plain data, and with `every` the archived ones too. Times are RFC 3339.
 
     `last_read` is the time of the last `read` line that the log has of an instance; a receiver that moves its mail by
-    itself leaves none.
+    itself leaves none. What this account may not look at is None.
     """
     office.require()
     living = sorted(store.living(office), key=lambda claim: claim.id)
@@ -46,14 +46,16 @@ def describe(office: Office, claim: Claim) -> dict[str, Any]:
 
 def _row(office: Office, claim: Claim, last: dict[str, str]) -> dict[str, Any]:
     inbox = office.default_inbox(claim.id)
-    found = maildir.messages(inbox, maildir.UNREAD)
     oldest: str | None = None
-    for name in found[:1]:  # names sort by time
+    found: list[str] | None = None
+    with contextlib.suppress(PermissionError):  # that of another account
+        found = maildir.messages(inbox, maildir.UNREAD)
+    for name in (found or ())[:1]:  # names sort by time
         with contextlib.suppress(OSError):
             oldest = times.timestamp(os.lstat(os.path.join(inbox, maildir.UNREAD, name)).st_mtime_ns)
     return {
         **describe(office, claim),
-        "unread": len(found),
+        "unread": None if found is None else len(found),
         "oldest_unread": oldest,
         "last_read": last.get(claim.id),
     }
@@ -63,7 +65,11 @@ def _last_read(office: Office, ids: set[str], problems: list[str]) -> dict[str, 
     """Return when each of these last had a message acknowledged. Only lines that can be about that are parsed."""
     found: dict[str, str] = {}
     mark = b'"action":"%s"' % READ.encode()
-    for path in delivery_log.log_files(office):
+    try:
+        files = delivery_log.log_files(office)
+    except PermissionError:  # that of another account, which says nothing to this one
+        return found
+    for path in files:
         try:
             with delivery_log.open_log(path) as stream:
                 for line in stream:

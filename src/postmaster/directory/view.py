@@ -35,6 +35,7 @@ class DirectoryView:
         self._office = office
         self.registry: Final = registry
         self._claims: dict[str, Claim | None] = {}
+        self._agents: dict[str, Agent] = {}
         self._names: list[str] | None = None
         self._all: list[Claim] | None = None
 
@@ -89,6 +90,10 @@ class DirectoryView:
             return self._nearer(recipient, in_registry, [address.AGENT + claim.id for claim in near])
         return self._nearer(recipient, in_registry, [claim.address for claim in near])
 
+    def has_users(self) -> bool:
+        """Tell whether any agent, or class, says which account its letters belong to."""
+        return self.registry.has_users()
+
     def entry(self, agent_id: str) -> Entry | None:
         """Return all that the registry says of the agent with this id, or of a live instance's class."""
         claim = self.claim(agent_id)
@@ -113,7 +118,11 @@ class DirectoryView:
         return self._all
 
     def _agent(self, claim: Claim) -> Agent:
-        return claims.as_agent(claim, self.registry.agent(claim.class_id), self._office.default_inbox(claim.id))
+        found = self._agents.get(claim.id)
+        if found is None:
+            class_ = self.registry.agent(claim.class_id)
+            found = self._agents[claim.id] = claims.as_agent(claim, class_, self._office.default_inbox(claim.id))
+        return found
 
     def _near(self, name: str) -> list[str]:
         """Return the live names that stand next to `name`: so many that looking for a near one stays cheap."""

@@ -90,6 +90,10 @@ class CompiledRegistry:
 
         return self._ask(found)
 
+    def has_users(self) -> bool:
+        """Tell whether any agent says which account its letters belong to."""
+        return self._ask(lambda: database.count_users(self._connection)) > 0
+
     def entry(self, agent_id: str) -> Entry | None:
         """Return all that the registry says of the agent with this id."""
         return self._ask(lambda: self._entry(agent_id))
@@ -170,6 +174,9 @@ class Roster(RegistryView, Protocol):
 
     def all_agents(self) -> Iterator[Agent]:
         """Yield every agent."""
+
+    def has_users(self) -> bool:
+        """Tell whether any agent says which account its letters belong to."""
 
 
 class OpenView(Protocol):

@@ -16,12 +16,12 @@ from urllib.parse import quote
 from postmaster import address
 from postmaster.registry.view import Entry
 
-VERSION: Final = 1  # of the tables; a file of another version is built again
+VERSION: Final = 2  # of the tables; a file of another version is built again
 _NEIGHBOURS: Final = 100  # on each side, in each order: what `suggest` looks at
 
 # `reversed` lets the names that end alike stand together, as the primary key does with those that begin alike.
 _TABLES: Final = """
-CREATE TABLE meta (agents INTEGER NOT NULL, names INTEGER NOT NULL);
+CREATE TABLE meta (agents INTEGER NOT NULL, names INTEGER NOT NULL, users INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE agent (position INTEGER PRIMARY KEY, entry TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE name (
   kind TEXT NOT NULL, folded TEXT NOT NULL, position INTEGER NOT NULL, shown TEXT NOT NULL, reversed TEXT NOT NULL,
@@ -50,7 +50,8 @@ def fill(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     with connection:
         connection.executemany("INSERT INTO agent VALUES (?, ?, ?)", rows)
         connection.executemany("INSERT INTO name VALUES (?, ?, ?, ?, ?)", sorted(set(names)))
-        connection.execute("INSERT INTO meta VALUES (?, ?)", (len(rows), len(set(names))))
+        counts = (len(rows), len(set(names)), sum("user" in entry for entry in entries))
+        connection.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", (*counts, _crc(*counts)))
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -109,9 +110,9 @@ def _check(connection: sqlite3.Connection, size: int) -> None:
     (page_size,) = connection.execute("PRAGMA page_size").fetchone()
     if version != VERSION or pages * page_size != size:
         raise sqlite3.DatabaseError("of another version, or cut short")
-    counted = connection.execute("SELECT agents FROM meta").fetchall()
+    agents, _, _ = _counts(connection)
     (last,) = connection.execute("SELECT coalesce(max(position), -1) FROM agent").fetchone()
-    if counted != [(last + 1,)]:
+    if agents != last + 1:
         raise sqlite3.DatabaseError("rows are missing")
 
 
@@ -123,7 +124,7 @@ def check_whole(connection: sqlite3.Connection) -> None:
     """
     found = connection.execute("PRAGMA integrity_check(1)").fetchone()
     counts = connection.execute("SELECT (SELECT count(*) FROM agent), (SELECT count(*) FROM name)").fetchone()
-    if found != ("ok",) or connection.execute("SELECT agents, names FROM meta").fetchone() != counts:
+    if found != ("ok",) or _counts(connection)[:2] != counts:
         raise sqlite3.DatabaseError("damaged")
     for row in connection.execute("SELECT shown, folded, reversed FROM name"):
         _name(*row)
@@ -171,10 +172,27 @@ def _entry(row: tuple[str, int] | None) -> Entry:
     return entry
 
 
+def _crc(*counts: object) -> int:
+    return zlib.crc32(" ".join(map(str, counts)).encode())
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return how many agents there are, how many names, and how many agents that have a `user`."""
+    rows = connection.execute("SELECT agents, names, users, crc FROM meta").fetchall()
+    if len(rows) != 1 or _crc(*rows[0][:3]) != rows[0][3]:
+        raise sqlite3.DatabaseError("the counts are damaged")
+    agents, found, users, _ = rows[0]
+    return agents, found, users
+
+
 def count(connection: sqlite3.Connection) -> int:
     """Return how many agents there are."""
-    (agents,) = connection.execute("SELECT agents FROM meta").fetchone()
-    return int(agents)
+    return _counts(connection)[0]
+
+
+def count_users(connection: sqlite3.Connection) -> int:
+    """Return how many agents have a `user`."""
+    return _counts(connection)[2]
 
 
 def beginning(connection: sqlite3.Connection, kind: str, text: str) -> list[int]:

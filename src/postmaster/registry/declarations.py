@@ -1,8 +1,9 @@
 """Declarations: what the files in registry.d/ say, checked by the schema and brought into one form.
 
 An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
-`inbox`, `instances`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in `to`),
-`x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such entries.
+`inbox`, `user`, `instances`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in
+`to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such
+entries.
 """
 
 import os
@@ -146,6 +147,7 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "aliases": _texts(raw.get("aliases")),
         "roles": _texts(raw.get("roles")),
         "inbox": _text(raw.get("inbox")) or (inbox_of(agent_id) if agent_id else ""),
+        "user": _text(raw.get("user")),
         "instances": _instances(raw.get("instances")),
         "description": _text(raw.get("description")),
         "accepts": accepts,

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from postmaster import address, durable, maildir
+from postmaster import accounts, address, durable, maildir
 from postmaster.errors import CannotCreate, ConfigurationFault
 from postmaster.office import Office
 from postmaster.registry import compiled, declarations, rules, source, written
 from postmaster.registry.source import Problem
 from postmaster.registry.view import Entry
+from postmaster.settings import load_settings
 
 _TEMPORARY: Final = ".agent-registry.yml.tmp"  # one name, under the lock: the next merge takes it away
 
@@ -112,6 +113,10 @@ def plan(office: Office) -> Plan:
     if not entries:
         holds = "holds no declarations" if not loaded.files else "declares no agents"
         warnings.append(f"{office.shown(office.declarations)}/ {holds}: the registry is empty")
+    required = False
+    with contextlib.suppress(ConfigurationFault):  # which is told to whoever needs the settings
+        required = load_settings(office).require_owner
+    warnings += accounts.warnings(entries, required=required)
     old_raw, unreadable = _old(office)
     inboxes = {entry["id"]: office.inbox(entry["inbox"]) for entry in entries}
     report = MergeReport(unchanged=old_raw == raw, agents=len(entries), warnings=tuple(warnings))

@@ -30,6 +30,7 @@ def agent_of(entry: Entry, inbox_path: Callable[[str], str] = str) -> Agent:
         ),
         aliases=tuple(entry.get("aliases", ())),
         roles=tuple(entry.get("roles", ())),
+        user=entry.get("user"),
     )
 
 
