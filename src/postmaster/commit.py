@@ -15,7 +15,8 @@ from postmaster import delivery_log, durable, journal, maildir, outbox, reasons,
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.journal import Batch, Entry, Publication
-from postmaster.office import Office
+from postmaster.maildir import Temporary
+from postmaster.office import Office, visible
 from postmaster.outbox import Source
 
 # What a fault means for the mail, by errno; one that is not here means `io-error`. All are tried again.
@@ -71,12 +72,17 @@ def carry_out(office: Office, batch: Batch, *, again: bool) -> tuple[list[Record
     for entry in batch.entries:
         work.bury(entry)
     work.sync_dead_letters()
+    for entry in batch.entries:
+        work.report(entry)
+    work.sync_outbox()
     records = [record for entry in batch.entries for record in _deferred_first(entry.records)]
     lines = [delivery_log.encode(record) for record in records]
     missing = delivery_log.missing_lines(office, lines, batch.log_position) if again else lines
     delivery_log.append(office, missing, sync_always=again)
     problems = _clear_outbox(office, batch, again=again)
     _guarded(journal.drop, office)
+    for temporary in work.dropped:
+        durable.remove(temporary.path)
     for entry in batch.entries:
         if entry.ending == journal.KEEP:
             for publication in entry.publications:
@@ -113,11 +119,13 @@ class _Work:
             self._logged = set(every) - set(delivery_log.missing_lines(office, every, batch.log_position))
         self._touched: dict[str, list[tuple[Entry, Publication]]] = {}
         self._buried = False
+        self._reported = False
+        self.dropped: list[Temporary] = []  # of reports about refusals that were put off
 
     def deliver(self, entry: Entry) -> None:
         """Give the copies in mailboxes their final names; put off what fails."""
         for publication in entry.publications:
-            if publication.agent is None or self._is_logged(entry, publication):
+            if publication.agent in (None, journal.OUTBOX) or self._is_logged(entry, publication):
                 continue
             try:
                 self._publish(entry, publication)
@@ -222,6 +230,36 @@ class _Work:
         """Make the names in dead-letter/ durable."""
         if self._buried or self._again:
             _guarded(durable.sync_directory, self._office.dead_letter)
+
+    def report(self, entry: Entry) -> None:
+        """Put the report that goes with an entry into the outbox; none about a refusal that was put off since."""
+        parts = [one for one in entry.publications if one.agent == journal.OUTBOX]
+        refused = any(record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED) for record in entry.records)
+        for part in parts:
+            (line,) = part.lines  # behind all that are in `lines` of other publications
+            if entry.records[line]["action"] == reasons.BOUNCED and not refused:
+                del entry.records[line]
+                entry.publications.remove(part)
+                self.dropped.append(part.temporary)
+                continue
+            self._reported = True
+            if not self._is_logged(entry, part):
+                _guarded(self._publish_report, entry.records[line], part)
+
+    def _publish_report(self, record: Record, part: Publication) -> None:
+        while True:
+            try:
+                maildir.publish(part.temporary, part.target, again=self._again)
+                return
+            except FileExistsError:  # a sender made this name since it was chosen
+                name = maildir.free_name(self._office.outbox, os.path.basename(part.target))
+                part.target, record["file"] = os.path.join(self._office.outbox, name), visible(name)
+                journal.recommit(self._office, self._batch)
+
+    def sync_outbox(self) -> None:
+        """Make the names of reports durable."""
+        if self._reported:
+            _guarded(durable.sync_directory, self._office.outbox)
 
 
 def _is_there(source: Source, path: str) -> bool:

@@ -6,9 +6,9 @@ accepted, not a duplicate.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from postmaster import address, reasons
+from postmaster import address, reasons, reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ class HistoryView(Protocol):
     def earlier(self, envelope: "Envelope", agent_id: str) -> str | None:
         """Return where the identical message that this agent was given before is (or was), or None."""
 
+    def made(self, envelope: "Envelope") -> bool:
+        """Tell whether the office itself has made this very message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -96,6 +99,9 @@ class Verdict:
         return reasons.DELIVERED if self.reason is None else reasons.REASONS[self.reason].action
 
 
+_NOT_ASKED: Final[tuple[str | None, str | None]] = (None, None)  # in place of `check_accepts`
+
+
 def decide(
     envelope: Envelope,
     registry: RegistryView,
@@ -108,6 +114,11 @@ def decide(
     Args:
         allow_duplicate: the letter was sent again on purpose (`dead-letter retry --allow-duplicate`).
     """
+    is_own = reports.is_reserved(envelope.sender, envelope.type)
+    if is_own and not history.made(envelope):
+        why = f"only the office sends as {reports.LOCAL_PART}@, and mail of types that begin with `{reports.TYPES}`"
+        return [Verdict(one, None, "sender-not-authentic", why) for one in dict.fromkeys(envelope.to)]
+    returned = is_own and envelope.type == reports.RETURN  # nobody has to declare that
     hinted = _Hints(registry)
     verdicts: list[Verdict] = []
     served: set[str] = set()
@@ -119,7 +130,7 @@ def decide(
             if agent.id in served:
                 continue
             served.add(agent.id)
-            reason, detail = check_accepts(agent, envelope.type, envelope.sender, registry)
+            reason, detail = _NOT_ASKED if returned else check_accepts(agent, envelope.type, envelope.sender, registry)
             if reason is None and not allow_duplicate and not _takes_duplicates(agent, envelope, registry):
                 earlier = history.earlier(envelope, agent.id)
                 if earlier is not None:

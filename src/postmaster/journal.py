@@ -23,13 +23,16 @@ KEEP: Final = "keep"
 REMOVE: Final = "remove"
 MOVE: Final = "move"
 
+OUTBOX: Final = ""  # as the `agent` of a publication: a report of the office's own
+NOWHERE: Final = Source("", 0, 0, 0, 0)  # the source of an entry that is about no letter; it is to be kept
+
 
 @dataclass(slots=True)
 class Publication:
     """A temporary that becomes `target`, and which of its entry's log lines say so.
 
     Attributes:
-        agent: whose mailbox; None for the dead-letter directory.
+        agent: whose mailbox; None for the dead-letter directory, OUTBOX for the outbox.
         lines: indices into the entry's `records`.
     """
 

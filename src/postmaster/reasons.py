@@ -10,6 +10,9 @@ DELIVERED: Final = "delivered"
 DEAD_LETTER: Final = "dead-letter"
 REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
+BOUNCED: Final = "bounced"  # a report of refused mail was made
+RETURNED: Final = "returned"  # unread mail was given back to its sender
+REFUSED: Final = (DEAD_LETTER, REJECTED)
 
 DELIVERED_STATUS: Final = "2.1.5"
 
@@ -87,6 +90,13 @@ _TABLE: Final = (
         "let the recipient's owner add the sender to `accepts_from` of this type and merge, " + _RETRY,
     ),
     Reason(
+        "sender-not-authentic",
+        REJECTED,
+        "5.7.1",
+        "the letter is not from who its `from` says, or claims to be the office's own",
+        "write your own address in `from`, and no type that begins with `postmaster.`, " + _RETRY,
+    ),
+    Reason(
         "duplicate",
         DEAD_LETTER,
         "5.5.0",
@@ -121,6 +131,13 @@ _TABLE: Final = (
         "4.4.7",
         "the message could not be delivered for longer than `expire_after`",
         "mend what the earlier `deferred` lines of this message name, " + _RETRY,
+    ),
+    Reason(
+        "recipient-archived",
+        RETURNED,
+        "5.2.1",
+        "the recipient was archived before it had read the message",
+        "send it to who does its work now (`postmaster directory` lists who is alive)",
     ),
 )
 

@@ -8,11 +8,12 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from postmaster import commit, delivery_log, durable, journal, letter, maildir, message, outbox, reasons, times
+from postmaster import commit, delivery_log, durable, journal, letter, maildir, message, outbox, reasons, reports, times
+from postmaster.decide import RegistryView
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.history import History
@@ -20,8 +21,8 @@ from postmaster.journal import Batch
 from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.open_items import WITHDRAWN
-from postmaster.outbox import Source, Waiting
-from postmaster.posting import Posting, UnsyncedDevice
+from postmaster.outbox import Waiting
+from postmaster.posting import Posting, Reporter, UnsyncedDevice
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView
 from postmaster.settings import Settings, load_settings
@@ -31,6 +32,9 @@ BATCH_BYTES: Final = 64 * 1024 * 1024
 _KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
 _KEEP_BYTES: Final = 32 * 1024 * 1024
 _ATTEMPTS: Final = 20
+
+Posted = Item | reports.Report  # what a batch is made of
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ def route(
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
     open_view: OpenView = compiled.open_view,
+    reporter: Reporter | None = None,
 ) -> Report:
     """Route everything in the outbox.
 
@@ -67,6 +72,7 @@ def route(
         on_record: called with every record that this pass put in the log.
         clock: nanoseconds since the epoch.
         open_view: how the address book is opened, once for the pass.
+        reporter: who writes the office's own mail.
 
     Raises:
         ConfigurationFault: no office, or a registry or settings that cannot be used; the outbox is untouched.
@@ -83,7 +89,10 @@ def route(
             run.recover()
             history = History(office)
             try:
-                run.route(Posting(office, settings, registry, history, writes=True), history)
+                posting = Posting(office, settings, registry, history, writes=True, reporter=reporter)
+                if reporter is not None and os.path.lexists(office.returning):
+                    run.report_overdue(reporter, registry, posting, history)
+                run.route(posting, history)
             finally:
                 history.close()
         return run.report
@@ -95,6 +104,7 @@ def preview(
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
     open_view: OpenView = compiled.open_view,
+    reporter: Reporter | None = None,
 ) -> Report:
     """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
     office.require()
@@ -104,9 +114,11 @@ def preview(
         run = _Pass(office, settings, on_record, clock)
         if os.path.exists(office.journal):
             run.report.problems.append("a run was cut off in the middle; the next one ends its work first")
+        if os.path.lexists(office.returning):
+            run.report.problems.append("an archived instance left unread mail; the next run gives it back first")
         history = History(office, write=False)
         try:
-            run.preview(Posting(office, settings, registry, history, writes=False))
+            run.preview(Posting(office, settings, registry, history, writes=False, reporter=reporter), history)
         finally:
             history.close()
     return run.report
@@ -127,6 +139,8 @@ class _Pass:
         self._on_record = on_record
         self._clock = clock
         self._stuck: set[tuple[int, int]] = set()
+        self._own: set[str] = set()  # names under which the outbox has reports of the office
+        self._made: list[str] = []  # and those that this pass has put there since it looked
         self.report = Report()
 
     def recover(self) -> None:
@@ -152,8 +166,28 @@ class _Pass:
         """Route the outbox, batch by batch."""
         self._notice_withdrawn(history)
         position = delivery_log.position(self._office)
-        for batch in self._batches():
-            position = self._post(batch, posting, history, position)
+        self._made = []  # those are found as well
+        for names in (self._scan(), self._made):  # a report is about no report: twice is enough
+            for batch in self._batches(names, history):
+                position = self._post(batch, posting, history, position)
+
+    def report_overdue(self, reporter: Reporter, registry: RegistryView, posting: Posting, history: History) -> None:
+        """Put the reports that are due into the outbox; what prevents that is told of, and stops no other mail.
+
+        Raises:
+            DiskFault: a batch was committed and cannot be carried out.
+        """
+        try:
+            due = reporter.overdue(registry, history, self._settings, self._clock(), self.report.problems)
+            position = delivery_log.position(self._office)
+            for batch in _bounded(due, lambda report: (1, len(report.content))):
+                position = self._post(batch, posting, history, position)
+            reporter.close()
+        except DiskFault as fault:
+            if os.path.lexists(self._office.journal):
+                raise
+            self.report.problems.append(str(fault))
+        self.report.deferred += os.path.lexists(self._office.returning)
 
     def _notice_withdrawn(self, history: History) -> None:
         """Log the open letters that are no longer in the outbox, so that their names can be used again."""
@@ -176,10 +210,10 @@ class _Pass:
         self._count(records)
         history.catch_up()
 
-    def preview(self, posting: Posting) -> None:
+    def preview(self, posting: Posting, history: History) -> None:
         """Decide on everything in the outbox, as one batch."""
         posting.begin(0, self._clock())
-        for batch in self._batches():
+        for batch in self._batches(self._scan(), history):
             for item in batch:
                 self._count(posting.post(item).records)
                 self.report.deferred += posting.still_deferred
@@ -187,24 +221,14 @@ class _Pass:
 
     # -- reading, in order -------------------------------------------------------------------------------------
 
-    def _batches(self) -> Iterator[list[Item]]:
-        """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
-        queue, kept = self._survey()
-        batch: list[Item] = []
-        size = copies = 0
-        for _, name, _ in queue:
-            item = kept.pop(name, None) or self._read(name)
-            if item is None:
-                continue
-            weight = _copies(item)
-            if batch and (copies + weight > BATCH_COPIES or size + weight * len(item.raw) > BATCH_BYTES):
-                yield batch
-                batch, size, copies = [], 0, 0
-            batch.append(item)
-            size += weight * len(item.raw)
-            copies += weight
-        if batch:
-            yield batch
+    def _batches(self, names: Sequence[str], history: History) -> Iterator[list[Item]]:
+        """Yield these letters in the order they were sent (ties: by name), in bounded batches."""
+        if not names:
+            return
+        self._own = {item.letter["file"] for item in history.open_items.values() if item.is_report}
+        queue, kept = self._survey(names)
+        read = (kept.pop(name, None) or self._read(name) for _, name, _ in queue)
+        yield from _bounded((item for item in read if item is not None), _weight)
 
     def _scan(self) -> list[str]:
         try:
@@ -212,9 +236,8 @@ class _Pass:
         except OSError as fault:
             raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
 
-    def _survey(self) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
+    def _survey(self, names: Sequence[str]) -> tuple[list[tuple[int, str, int]], dict[str, Item]]:
         """Look at every letter once: (time, name, size) of each, sorted, and as many letters as memory may hold."""
-        names = self._scan()
         queue: list[tuple[int, str, int]] = []
         kept: dict[str, Item] = {}
         kept_bytes = 0
@@ -232,10 +255,13 @@ class _Pass:
     def _read(self, name: str, *, note: bool = False) -> Item | None:
         """Read one letter; None if it is gone, or left for a later run (told of in the report when `note`)."""
         now_ns = self._clock()
+        max_bytes = self._settings.max_message_bytes
+        if visible(name) in self._own:  # what came in within the limit can be given back
+            max_bytes += reports.ROOM
         reading = outbox.read(
             self._office.outbox,
             name,
-            max_bytes=self._settings.max_message_bytes,
+            max_bytes=max_bytes,
             head_bytes=message.HEAD_BYTES,
             settle_seconds=self._settings.settle_seconds,
             now_ns=now_ns,
@@ -247,7 +273,7 @@ class _Pass:
             visible(name),
             now_ns=now_ns,
             settle_seconds=self._settings.settle_seconds,
-            max_bytes=self._settings.max_message_bytes,
+            max_bytes=max_bytes,
         )
         if isinstance(result, Waiting):
             if note:
@@ -263,7 +289,7 @@ class _Pass:
     # -- posting a batch ---------------------------------------------------------------------------------------
 
     def _post(
-        self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]
+        self, items: Sequence[Posted], posting: Posting, history: History, position: tuple[int, int]
     ) -> tuple[int, int]:
         """Make a batch ready, commit it and carry it out; return the position of the log after it.
 
@@ -274,7 +300,7 @@ class _Pass:
             if delivery_log.position(self._office) != position:
                 position = delivery_log.position(self._office)
                 history.catch_up()
-                items = [item for item in items if _still_there(self._office, item.source)]
+                items = [item for item in items if _still_there(self._office, item)]
             try:
                 batch = self._ready(items, posting, position)
                 if not batch.entries:
@@ -301,23 +327,26 @@ class _Pass:
             before = _deferred([record for entry in batch.entries for record in entry.records])
             records, problems = commit.carry_out(self._office, batch, again=False)
             self._account(records, problems, put_off=_deferred(records) - before)
+            self._made.extend(record["file"] for record in records if record["action"] in reports.ACTIONS)
             self.report.deferred += posting.still_deferred
             history.forget()
             history.catch_up()
             return delivery_log.position(self._office)
         raise DiskFault("other writers of the log leave no time to commit a batch; the next run tries again")
 
-    def _ready(self, items: list[Item], posting: Posting, position: tuple[int, int]) -> Batch:
+    def _ready(self, items: Sequence[Posted], posting: Posting, position: tuple[int, int]) -> Batch:
         posting.begin(sum(_copies(item) for item in items), self._clock())
         try:
-            entries = [posting.post(item) for item in items]
+            entries = [posting.post(item) if isinstance(item, Item) else posting.report(item) for item in items]
             posting.sync()
         except BaseException:
             posting.abandon()
             raise
         return Batch([entry for entry in entries if entry.records or entry.ending != journal.KEEP], position)
 
-    def _still_right(self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]) -> bool:
+    def _still_right(
+        self, items: Sequence[Posted], posting: Posting, history: History, position: tuple[int, int]
+    ) -> bool:
         """Tell whether numbers and letters are still as the batch took them, if anyone has logged since.
 
         The journal is in place now, so nobody else can commit before we are done.
@@ -325,7 +354,7 @@ class _Pass:
         if delivery_log.position(self._office) == position:
             return True
         history.catch_up()
-        return posting.numbers_hold() and all(_still_there(self._office, item.source) for item in items)
+        return posting.numbers_hold() and all(_still_there(self._office, item) for item in items)
 
     # -- the report --------------------------------------------------------------------------------------------
 
@@ -349,13 +378,37 @@ def _deferred(records: list[Record]) -> int:
     return sum(record["action"] == reasons.DEFERRED for record in records)
 
 
-def _copies(item: Item) -> int:
+def _copies(item: Posted) -> int:
     """Return how many copies an item may become, at least."""
-    return len(item.envelope.to) if item.envelope is not None else 1
+    return len(item.envelope.to) if isinstance(item, Item) and item.envelope is not None else 1
 
 
-def _still_there(office: Office, source: Source) -> bool:
+def _weight(item: Item) -> tuple[int, int]:
+    """Return how many copies an item may become, at least, and how many bytes they are."""
+    return _copies(item), _copies(item) * len(item.raw)
+
+
+def _bounded(items: Iterable[_T], weight: Callable[[_T], tuple[int, int]]) -> Iterator[list[_T]]:
+    """Yield items in batches that hold so much as a commit may; `weight` gives (copies, bytes)."""
+    batch: list[_T] = []
+    size = copies = 0
+    for item in items:
+        more_copies, more_bytes = weight(item)
+        if batch and (copies + more_copies > BATCH_COPIES or size + more_bytes > BATCH_BYTES):
+            yield batch
+            batch, size, copies = [], 0, 0
+        batch.append(item)
+        size += more_bytes
+        copies += more_copies
+    if batch:
+        yield batch
+
+
+def _still_there(office: Office, item: Posted) -> bool:
+    """Tell whether a letter is in the outbox still; a report is yet to be made."""
+    if not isinstance(item, Item):
+        return True
     try:
-        return outbox.is_same(source, os.lstat(os.path.join(office.outbox, source.name)))
+        return outbox.is_same(item.source, os.lstat(os.path.join(office.outbox, item.source.name)))
     except OSError:
         return False
