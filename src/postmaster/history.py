@@ -145,6 +145,12 @@ class History:
         """Tell whether the message at `path`, in the mailbox of an archived instance, was given back to its sender."""
         return self._knows(_returned_key(agent_id, path))
 
+    def delivered(self, record: Record, agent_id: str) -> list[str]:
+        """Return where an agent was given this message: the paths in the log, of which there may be several."""
+        key = _sent_key(letter_key(record), agent_id)
+        known = self._ask(key)
+        return [*self._recent.sent.get(key, ()), *(value for value in known if isinstance(value, str))]
+
     def _knows(self, key: bytes) -> bool:
         known = self._ask(key)  # first: it may have to read all of the log into memory
         return bool(known) or key in self._recent.sent

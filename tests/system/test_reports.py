@@ -269,6 +269,24 @@ def test_what_is_no_message_stays(crew: Box) -> None:
     assert b"root:" not in crew.unread("lab.conductor")[0].raw
 
 
+def test_only_what_was_delivered_is_returned(crew: Box) -> None:
+    """An instance can write what it likes into its own mailbox: that makes the office send nothing to anybody."""
+    do(crew, "register", "lab.worker", "--name", "alice")
+    crew.drop("a.md", letter(to="alice"))
+    crew.route()
+    (original,) = crew.unread("lab.worker+alice")
+    unread = crew.inbox("lab.worker+alice") / "unread"
+    (unread / "copy.md").write_bytes(original.raw)
+    (unread / "other.md").write_bytes(original.raw + b"and more\n")
+    (unread / "mine.md").write_bytes(letter(to="alice", from_=BOSS, body=b"x" * 1_000_000))
+    said = do(crew, "archive", "alice")
+    for name in ("copy.md", "other.md", "mine.md"):
+        assert f"unread/{name}: cannot be returned, and stays there: the log does not say" in said
+    (report,) = crew.unread("lab.conductor")
+    assert attached(report) == original.raw
+    assert crew.unread("lab.boss") == [] and len(actions(crew, "returned")) == 1
+
+
 def test_a_mailbox_that_cannot_be_read_is_returned_later(crew: Box) -> None:
     """The instance is archived, the exit code is 75, and every run says so until it can be done."""
     do(crew, "register", "lab.worker", "--name", "alice")

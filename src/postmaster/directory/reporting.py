@@ -80,12 +80,13 @@ def write(
     if len(failures) > _MAX_RECIPIENTS:
         text += ["", f"X-Postmaster-More: {len(failures) - _MAX_RECIPIENTS} other recipients"]
     body = "\n".join([*text, "", ""]).encode() + reports.attachment(original.part, original.size)
+    alone = f"undelivered-{md5(original.part, usedforsecurity=False).hexdigest()}"
     draft = Draft(
         to=(to,),
         sender=sender,
         type=type_,
         subject=_line(f"{_SUBJECTS[type_]}: {record.get('subject', 'a message')}"),
-        correlation_id=flow or f"undelivered-{md5(original.part, usedforsecurity=False).hexdigest()}",
+        correlation_id=flow or alone,
         sent_at=times.timestamp(now_ns),
         body=body,
         in_reply_to=record.get("id") if flow else None,

@@ -11,6 +11,7 @@ from typing import Final
 
 from postmaster import durable, inventory, maildir, message, reports
 from postmaster.decide import RegistryView, quoted
+from postmaster.delivery_log import Record
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.reporting import Failure, Original, write
@@ -157,10 +158,10 @@ class Returns:
         self.problems.append(f"{self.office.shown(path)}: {why}; what is unread there is returned by a later run")
 
     def _report(self, claim: Claim, path: str, shown: str) -> Report | None:
-        """Return the report of one message; None if it is a report itself, or is in the outbox still.
+        """Return the report of one message; None if it is a report itself.
 
         Raises:
-            Unfit: it does not say who sent it.
+            Unfit: it is no message, or none that the office has delivered there.
             OSError: it cannot be read.
         """
         raw = self._read(path)
@@ -170,14 +171,14 @@ class Returns:
             ours = message.all_fields(raw, start, end)
         except Refused as fault:
             raise Unfit(f"it is no message: {fault.detail}") from fault
-        if "from" not in found or "correlation_id" not in found:
-            raise Unfit("its header does not say who sent it, and in which flow")
+        if "from" not in found:
+            raise Unfit("its header does not say who sent it")
         if reports.is_reserved(found["from"], found.get("type", "")):
             return None
-        number = str(ours.get("sequence", ""))
-        record = {**found, "id": message.body_id(memoryview(raw)[body:]), "sequence": number}
-        if self._is_put_off(claim, record):
-            return None
+        record: Record = {**found, "id": message.body_id(memoryview(raw)[body:])}
+        if shown not in self.history.delivered(record, claim.id):  # its owner can write what it likes there
+            raise Unfit("the log does not say that this message was delivered there")
+        record["sequence"] = ours.get("sequence")
         sender = self.registry.find(found["from"])
         moment = f"was archived at {claim.archived}"
         return write(
@@ -200,12 +201,3 @@ class Returns:
             why = f"larger than max_message_bytes ({quoted(str(self.settings.max_message_bytes))}) by now; raise that"
             raise OSError(27, why, visible(path))
         return raw
-
-    def _is_put_off(self, claim: Claim, record: dict[str, str]) -> bool:
-        """Tell whether the copy counts as not delivered: its letter is in the outbox, and is dealt with there."""
-        return any(
-            item.letter.get("id") == record["id"]
-            and str(item.sequence) == record["sequence"]
-            and any(agent == claim.id for _, agent in item.pending)
-            for item in self.history.open_items.values()
-        )
