@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from postmaster import commit, delivery_log, durable, journal, letter, maildir, message, outbox, reasons, reports, times
 from postmaster.decide import RegistryView
 from postmaster.delivery_log import Record
-from postmaster.errors import DiskFault
+from postmaster.errors import CannotCreate, DiskFault
 from postmaster.history import History
 from postmaster.journal import Batch
 from postmaster.letter import Item
@@ -183,7 +183,7 @@ class _Pass:
             for batch in _bounded(due, lambda report: (1, len(report.content))):
                 position = self._post(batch, posting, history, position)
             reporter.close()
-        except DiskFault as fault:
+        except (CannotCreate, DiskFault) as fault:
             if os.path.lexists(self._office.journal):
                 raise
             self.report.problems.append(str(fault))

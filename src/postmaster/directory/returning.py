@@ -41,7 +41,7 @@ def unmark(office: Office, instance_id: str) -> None:
     """Take a mark away, if it is there. Raises OSError."""
     if os.path.lexists(path := _marker(office, instance_id)):
         os.unlink(path)
-    if not os.listdir(office.returning):
+    if os.path.isdir(office.returning) and not os.listdir(office.returning):
         os.rmdir(office.returning)
 
 
@@ -49,11 +49,12 @@ def forget(office: Office, done: Iterable[Claim]) -> None:
     """Take away the marks of instances whose mail was given back.
 
     Raises:
-        DiskFault: that cannot be done; the next run looks again.
+        CannotCreate, DiskFault: that cannot be done; the next run looks again.
     """
     try:
-        for claim in done:
-            unmark(office, claim.id)
+        with store.locked(office):  # who archives makes marks under it
+            for claim in done:
+                unmark(office, claim.id)
     except OSError as fault:
         raise DiskFault(f"{fault.filename or office.returning}: {fault.strerror}; the next run tries again") from fault
 
@@ -67,7 +68,7 @@ def _marker(office: Office, instance_id: str) -> str:
     return os.path.join(office.returning, claims.key(instance_id))
 
 
-def _marked(office: Office) -> list[Claim]:
+def _marked(office: Office, problems: list[str]) -> list[Claim]:
     """Return the archived instances that are marked; a mark of one that was not archived after all goes.
 
     The directory's lock is taken: whoever holds it may be about to archive what it has marked.
@@ -81,8 +82,12 @@ def _marked(office: Office) -> list[Claim]:
             claim = store.archived(office, name)
             if claim is not None:
                 found.append(claim)
-            elif not os.path.lexists(store.archive_path(office, name)):
+            elif not os.path.lexists(path := store.archive_path(office, name)):
                 unmark(office, name)
+            else:
+                problems.append(
+                    f"{office.shown(path)}: no claim that can be read; what is unread there is not returned"
+                )
         if not found and os.path.isdir(office.returning) and not os.listdir(office.returning):
             os.rmdir(office.returning)
     return found
@@ -114,7 +119,7 @@ class Returns:
     def due(self) -> Iterator[Report]:
         """Yield a report for each unread message that was not given back. Notes what cannot be read in `problems`."""
         try:
-            marked = _marked(self.office)
+            marked = _marked(self.office, self.problems)
         except OSError as fault:
             where = fault.filename or self.office.returning
             raise DiskFault(f"{where}: {fault.strerror}; unread mail of archived instances is not returned") from fault
