@@ -3,21 +3,23 @@
 Numbers follow the time at which letters were sent, so all are looked at before the first is posted.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
-from postmaster import letter, message, outbox
+from postmaster import letter, message, outbox, reports
 from postmaster.errors import DiskFault
 from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.outbox import Letter, Special, Unreadable, Waiting
-from postmaster.report import Report
 from postmaster.settings import Settings
+from postmaster.summary import Summary
 
 BATCH_COPIES: Final = 1_000
 BATCH_BYTES: Final = 64 * 1024 * 1024
 _KEEP_MESSAGES: Final = 20_000  # letters kept in memory between ordering and posting; the rest are read again
 _KEEP_BYTES: Final = 32 * 1024 * 1024
+
+_T = TypeVar("_T")
 
 
 class Backlog:
@@ -26,7 +28,9 @@ class Backlog:
     Args:
         clock: nanoseconds since the epoch.
         stuck: (device, inode) of letters that are delivered but could not be removed: no mail.
+        own: names of reports of the office's own, which may be larger than what they give back.
         report: told of letters that are left for a later run.
+        names: what to look at; the whole outbox by default.
 
     Raises:
         DiskFault: the outbox cannot be listed.
@@ -39,15 +43,20 @@ class Backlog:
         settings: Settings,
         clock: Callable[[], int],
         stuck: set[tuple[int, int]],
-        report: Report,
+        own: frozenset[str],
+        report: Summary,
+        names: Sequence[str] | None = None,
     ) -> None:
         self._office = office
         self._settings = settings
         self._clock = clock
         self._stuck = stuck
+        self._own = own
         self._report = report
         try:
-            self.names: Final = outbox.scan(office.outbox, drop_folders=settings.drop_folders)
+            self.names: Final = (
+                outbox.scan(office.outbox, drop_folders=settings.drop_folders) if names is None else names
+            )
         except OSError as fault:
             raise DiskFault(f"{fault.filename or office.outbox}: cannot be listed: {fault.strerror}") from fault
 
@@ -57,21 +66,8 @@ class Backlog:
     def batches(self) -> Iterator[list[Item]]:
         """Yield the letters in the order they were sent (ties: by name), in bounded batches."""
         queue, kept = self._survey()
-        batch: list[Item] = []
-        size = pending = 0
-        for _, name in queue:
-            item = kept.pop(name, None) or self._read(name)
-            if item is None:
-                continue
-            weight = copies(item)
-            if batch and (pending + weight > BATCH_COPIES or size + weight * len(item.raw) > BATCH_BYTES):
-                yield batch
-                batch, size, pending = [], 0, 0
-            batch.append(item)
-            size += weight * len(item.raw)
-            pending += weight
-        if batch:
-            yield batch
+        read = (kept.pop(name, None) or self._read(name) for _, name in queue)
+        yield from bounded((item for item in read if item is not None), _weight)
 
     def _survey(self) -> tuple[list[tuple[int, str]], dict[str, Item]]:
         """Look at every letter once: (time, name) of each, sorted, and as many letters as memory may hold."""
@@ -106,7 +102,7 @@ class Backlog:
         return outbox.read(
             self._office.outbox,
             name,
-            max_bytes=self._settings.max_message_bytes,
+            max_bytes=self._max_bytes(name),
             head_bytes=message.HEAD_BYTES,
             settle_seconds=self._settings.settle_seconds,
             now_ns=now_ns,
@@ -128,7 +124,7 @@ class Backlog:
             visible(name),
             now_ns=now_ns,
             settle_seconds=self._settings.settle_seconds,
-            max_bytes=self._settings.max_message_bytes,
+            max_bytes=self._max_bytes(name),
         )
         if isinstance(result, Waiting):
             if note:
@@ -140,6 +136,30 @@ class Backlog:
         if (result.source.device, result.source.inode) in self._stuck:
             return None
         return result
+
+    def _max_bytes(self, name: str) -> int:
+        """Return how large a letter may be: what came in within the limit can be given back."""
+        return self._settings.max_message_bytes + (reports.ROOM if self._own and visible(name) in self._own else 0)
+
+
+def bounded(items: Iterable[_T], weight: Callable[[_T], tuple[int, int]]) -> Iterator[list[_T]]:
+    """Yield items in batches that hold so much as one commit may; `weight` gives (copies, bytes)."""
+    batch: list[_T] = []
+    size = pending = 0
+    for item in items:
+        more_copies, more_bytes = weight(item)
+        if batch and (pending + more_copies > BATCH_COPIES or size + more_bytes > BATCH_BYTES):
+            yield batch
+            batch, size, pending = [], 0, 0
+        batch.append(item)
+        size += more_bytes
+        pending += more_copies
+    if batch:
+        yield batch
+
+
+def _weight(item: Item) -> tuple[int, int]:
+    return copies(item), copies(item) * len(item.raw)
 
 
 def copies(item: Item) -> int:

@@ -15,7 +15,7 @@ from postmaster import delivery_log, durable, journal, maildir, outbox, reasons,
 from postmaster.delivery_log import Appended, Record
 from postmaster.errors import guarded
 from postmaster.journal import Batch, Entry, Publication
-from postmaster.office import Office
+from postmaster.office import Office, visible
 from postmaster.outbox import Source
 from postmaster.removals import Remover
 
@@ -80,6 +80,9 @@ def publish(office: Office, batch: Batch, *, again: bool) -> Outcome:
     for entry in batch.entries:
         work.bury(entry)
     work.sync_dead_letters()
+    for entry in batch.entries:
+        work.report(entry)
+    work.sync_outbox()
     pairs = [pair for entry in batch.entries for pair in _deferred_first(entry)]
     records, lines = [record for record, _ in pairs], [line for _, line in pairs]
     missing = delivery_log.missing_lines(office, lines, batch.log_position) if again else lines
@@ -119,6 +122,8 @@ def finish(office: Office, batch: Batch, remover: Remover) -> list[str]:
         for place in outbox.places(office.outbox, changed):
             guarded(_sync_place, place, office.outbox)
     guarded(journal.drop, office)
+    for temporary in batch.dropped:
+        durable.remove(temporary.path)
     for entry in batch.entries:
         if entry.ending == journal.KEEP:
             for publication in entry.publications:
@@ -145,11 +150,12 @@ class _Work:
             self._logged = set(every) - set(delivery_log.missing_lines(office, every, batch.log_position))
         self._touched: dict[str, list[tuple[Entry, Publication]]] = {}
         self._buried = False
+        self._reported = False
 
     def deliver(self, entry: Entry) -> None:
         """Give the copies in mailboxes their final names; put off what fails."""
         for publication in entry.publications:
-            if publication.agent is None or self._is_logged(entry, publication):
+            if publication.agent in (None, journal.OUTBOX) or self._is_logged(entry, publication):
                 continue
             try:
                 self._publish(entry, publication)
@@ -253,6 +259,37 @@ class _Work:
         """Make the names in dead-letter/ durable."""
         if self._buried or self._again:
             guarded(durable.sync_directory, self._office.dead_letter)
+
+    def report(self, entry: Entry) -> None:
+        """Put the report that goes with an entry into the outbox; none about a refusal that was put off since."""
+        parts = [one for one in entry.publications if one.agent == journal.OUTBOX]
+        refused = any(record["action"] in (reasons.DEAD_LETTER, reasons.REJECTED) for record in entry.records)
+        for part in parts:
+            (line,) = part.lines  # behind all that are in `lines` of other publications
+            if entry.records[line]["action"] == reasons.BOUNCED and not refused:
+                entry.unsay(line)
+                entry.publications.remove(part)
+                self._batch.dropped.append(part.temporary)
+                continue
+            self._reported = True
+            if not self._is_logged(entry, part):
+                guarded(self._publish_report, entry, part)
+
+    def _publish_report(self, entry: Entry, part: Publication) -> None:
+        while True:
+            try:
+                maildir.publish(part.temporary, part.target, again=self._again)
+                return
+            except FileExistsError:  # a sender made this name since it was chosen
+                name = maildir.free_name(self._office.outbox, os.path.basename(part.target))
+                part.target = os.path.join(self._office.outbox, name)
+                entry.amend(part.lines[0], file=visible(name))
+                journal.recommit(self._office, self._batch)
+
+    def sync_outbox(self) -> None:
+        """Make the names of reports durable."""
+        if self._reported:
+            guarded(durable.sync_directory, self._office.outbox)
 
 
 def _is_there(source: Source, path: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from postmaster import address, reasons
+from postmaster import address, reasons, reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ class HistoryView(Protocol):
 
     def earlier(self, envelope: "Envelope", agent_id: str) -> str | None:
         """Return where the identical message that this agent was given before is (or was), or None."""
+
+    def made(self, envelope: "Envelope") -> bool:
+        """Tell whether the office itself has made this very message."""
 
 
 class AccountsView(Protocol):
@@ -139,6 +142,7 @@ class Route:
 Routes = dict[tuple[tuple[str, ...], str, str], tuple[Route, ...]]
 
 _MOST_ROUTES: Final = 4096
+_NOT_ASKED: Final[tuple[str | None, str | None]] = (None, None)  # in place of `check_accepts`
 
 
 def decide(
@@ -159,7 +163,11 @@ def decide(
         senders: who may write in whose name; None where nothing in the office restricts that.
         origin: where the letter comes from; needed with `senders`.
     """
-    if senders is not None:
+    is_own = reports.is_reserved(envelope.sender, envelope.type)
+    if is_own and not history.made(envelope):
+        why = f"only the office sends as {reports.LOCAL_PART}@, and mail of types that begin with `{reports.TYPES}`"
+        return [Verdict(one, None, "sender-not-authentic", why) for one in dict.fromkeys(envelope.to)]
+    if senders is not None and not is_own:
         assert origin is not None
         reason, detail = senders.check(envelope.sender, origin)
         if reason is not None:  # nothing is said to it of who there is
@@ -179,6 +187,7 @@ def decide(
 
 def find_routes(envelope: Envelope, registry: RegistryView) -> tuple[Route, ...]:
     """Return what the registry says of `envelope`, of which only `to`, `sender` and `type` are looked at."""
+    returned = envelope.type == reports.RETURN  # the office's own: nobody has to declare that
     hinted = _Hints(registry)
     routes: list[Route] = []
     served: set[str] = set()
@@ -190,7 +199,7 @@ def find_routes(envelope: Envelope, registry: RegistryView) -> tuple[Route, ...]
             if agent.id in served:
                 continue
             served.add(agent.id)
-            reason, detail = check_accepts(agent, envelope.type, envelope.sender, registry)
+            reason, detail = _NOT_ASKED if returned else check_accepts(agent, envelope.type, envelope.sender, registry)
             repeats = reason is None and _takes_duplicates(agent, envelope, registry)
             routes.append(Route(Verdict(recipient, agent, reason, detail), repeats))
     return tuple(routes)

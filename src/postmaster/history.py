@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b, md5
 from typing import IO, Any, Final
 
-from postmaster import delivery_log, durable, message, reasons
+from postmaster import delivery_log, durable, message, reasons, reports
 from postmaster.decide import Envelope
 from postmaster.delivery_log import Appended, Record
 from postmaster.errors import DiskFault
@@ -43,11 +43,24 @@ class _State:
         if action == reasons.DELIVERED and "agent" in record:
             key = _sent_key(letter_key(record), record["agent"])
             self.sent.setdefault(key, []).append(str(record.get("path", "")))
+        elif action in reports.ACTIONS:
+            self.sent[_made_key(letter_key(record), record.get("to", ""))] = [""]
+            if action == reasons.RETURNED:
+                self.sent[_returned_key(record.get("agent", ""), record.get("path", ""))] = [""]
         follow(record, open_items)
 
 
 def _sent_key(key: bytes, agent_id: str) -> bytes:
     return md5(key + agent_id.encode(), usedforsecurity=False).digest()
+
+
+def _made_key(key: bytes, to: str) -> bytes:
+    return md5(key + b"\0made\0" + to.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
+
+
+def _returned_key(agent_id: str, path: str) -> bytes:
+    text = f"returned\0{agent_id}\0{path}"
+    return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
 
 
 def _flow_key(flow: str) -> bytes:
@@ -122,6 +135,26 @@ class History:
             if fields is None or fields == envelope.fields:
                 return path or "an earlier message"
         return None
+
+    def made(self, envelope: Envelope) -> bool:
+        """Tell whether the office itself has made this very message: not one that has another line besides."""
+        if len(envelope.to) != 1 or not envelope.fields.keys() <= reports.FIELDS:
+            return False
+        return self._knows(_made_key(self._key(envelope), envelope.to[0]))
+
+    def returned(self, agent_id: str, path: str) -> bool:
+        """Tell whether the message at `path`, in the mailbox of an archived instance, was given back to its sender."""
+        return self._knows(_returned_key(agent_id, path))
+
+    def delivered(self, record: Record, agent_id: str) -> list[str]:
+        """Return where an agent was given this message: the paths in the log, of which there may be several."""
+        key = _sent_key(letter_key(record), agent_id)
+        known = self._ask(key)
+        return [*self._recent.sent.get(key, ()), *(value for value in known if isinstance(value, str))]
+
+    def _knows(self, key: bytes) -> bool:
+        known = self._ask(key)  # first: it may have to read all of the log into memory
+        return bool(known) or key in self._recent.sent
 
     def open_item(self, record: Record) -> OpenItem | None:
         """Return what the log says of the letter that `record` tells of, if it is still in the outbox."""

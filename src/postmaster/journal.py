@@ -25,13 +25,16 @@ KEEP: Final = "keep"
 REMOVE: Final = "remove"
 MOVE: Final = "move"
 
+OUTBOX: Final = ""  # as the `agent` of a publication: a report of the office's own
+NOWHERE: Final = Source("", 0, 0, 0, 0)  # the source of an entry that is about no letter; it is to be kept
+
 
 @dataclass(slots=True)
 class Publication:
     """A temporary that becomes `target`, and which of its entry's log lines say so.
 
     Attributes:
-        agent: whose mailbox; None for the dead-letter directory.
+        agent: whose mailbox; None for the dead-letter directory, OUTBOX for the outbox.
         lines: indices into the entry's `records`.
     """
 
@@ -67,13 +70,24 @@ class Entry:
         self.records[line] |= changes
         self._lines = None
 
+    def unsay(self, line: int) -> None:
+        """Take a record back. No publication's `lines` may name one behind it."""
+        del self.records[line]
+        self._lines = None
+
 
 @dataclass(slots=True)
 class Batch:
-    """What one commit does. `log_position` is (inode, size) of the log when it was committed."""
+    """What one commit does.
+
+    Attributes:
+        log_position: (inode, size) of the log when it was committed.
+        dropped: temporaries of publications that came to nothing; they go when the journal is gone.
+    """
 
     entries: list[Entry]
     log_position: tuple[int, int]
+    dropped: list[Temporary] = field(default_factory=list)
 
 
 def commit(office: Office, batch: Batch) -> None:

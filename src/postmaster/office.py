@@ -40,6 +40,7 @@ class Office:
         self.directory = os.path.join(root, "directory")
         self.live = os.path.join(self.directory, "live")
         self.archive = os.path.join(self.directory, "archive")
+        self.returning = os.path.join(self.directory, "returning")  # there while unread mail has to be given back
         self.logs = os.path.join(root, "logs")
         self.log = os.path.join(self.logs, "delivery-log.jsonl")
         self.private = os.path.join(root, ".postmaster")
@@ -56,6 +57,15 @@ class Office:
     def default_inbox(self, agent_id: str) -> str:
         """Return where an agent's inbox is when its declaration does not say."""
         return os.path.join(self.inboxes, agent_id)
+
+    def archived_claim(self, agent_id: str) -> str:
+        """Return where the claim of a live instance is once it is archived. Ids that differ in case are one."""
+        return os.path.join(self.archive, agent_id.casefold() + ".json")
+
+    def is_archived(self, inbox: str) -> bool:
+        """Tell whether a mailbox is that of an archived instance: history, which nobody reads as new mail."""
+        folder, name = os.path.split(inbox)
+        return folder == self.inboxes and os.path.lexists(self.archived_claim(name))
 
     def shown(self, path: str) -> str:
         """Return `path` relative to the root if it is inside, for the log and for people."""

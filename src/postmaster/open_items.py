@@ -1,7 +1,7 @@
 """Letters that are in the outbox and in the log: deferred, or sent again. Pure: what the log's records say of them.
 
-An open item begins with a `deferred` or `retried` line and ends with the last outcome of the letter, or when the letter
-is `withdrawn`: no longer in the outbox, though nobody was told why.
+An open item begins with a `deferred` or `retried` line, or with that of a report of the office, and ends with the last
+outcome of the letter, or when the letter is `withdrawn`: no longer in the outbox, though nobody was told why.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
 
-from postmaster import address, reasons
+from postmaster import address, reasons, reports
 
 Record = dict[str, Any]
 
@@ -40,6 +40,11 @@ class OpenItem:
     done: set[tuple[str, str]] = field(default_factory=set)
     retried: bool = False
     allow_duplicate: bool = False
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it says that it is the office's own."""
+        return reports.is_reserved(self.letter.get("from", ""), self.letter.get("type", ""))
 
     def waits_for(self, recipient: str, agent_id: str | None) -> tuple[str, str] | None:
         """Return the deferral of this copy, if it is pending. An address means whoever has it now; a role does not."""
@@ -81,7 +86,7 @@ def follow(record: Record, open_items: dict[str, OpenItem]) -> None:
     if "file" not in record or (not open_items and action in _FINAL):
         return
     key = item_key(record["file"], letter_key(record))
-    if action in (reasons.DEFERRED, RETRIED):
+    if action in (reasons.DEFERRED, RETRIED, *reports.ACTIONS):
         _open(record, key, open_items)
     elif action == WITHDRAWN:
         open_items.pop(key, None)
@@ -100,6 +105,9 @@ def _open(record: Record, key: str, open_items: dict[str, OpenItem]) -> None:
     if record["action"] == RETRIED:
         item.retried = True
         item.allow_duplicate = record.get("detail") == ALLOW_DUPLICATE
+    if record["action"] in reports.ACTIONS:  # `agent`, `path` and `reason` are those of the mail that it is about
+        item.pending[record.get("to", ""), ""] = ("", record["time"])
+        return
     who = (record.get("to", ""), record.get("agent", ""))
     since = item.pending.get(who, ("", record["time"]))[1]
     item.pending[who] = (str(record.get("reason", "")), since)

@@ -6,26 +6,44 @@ Nothing here is visible to a receiver. What fails turns into a deferral of that 
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Final
+from typing import Final, Protocol
 
 from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, times
 from postmaster.commit import deferral, fault_reason
-from postmaster.decide import Agent, Envelope, Origin, Routes, Verdict, decide
+from postmaster.decide import Agent, Envelope, Origin, RegistryView, Routes, Verdict, decide
 from postmaster.delivery_log import Record
 from postmaster.history import History
 from postmaster.journal import Entry, Publication
 from postmaster.letter import Item
 from postmaster.maildir import Temporary
-from postmaster.office import Office
+from postmaster.office import Office, visible
 from postmaster.open_items import OpenItem
 from postmaster.registry.compiled import Roster
+from postmaster.reports import Report
 from postmaster.settings import Settings
 
 SMALL: Final = 16  # up to so many copies are synced one by one; more of them file system by file system
 _NAMES_TRIED: Final = 16  # where a copy may be that an earlier run has put into a mailbox
+
+
+class Reporter(Protocol):
+    """Who writes the office's own mail: a layer, handed in by the command."""
+
+    def on_refusal(
+        self, item: Item, refused: Sequence[Record], registry: RegistryView, settings: Settings, now_ns: int
+    ) -> Report | None:
+        """Return the report of a letter that was refused, if its sender wants one. `refused`: its lines in the log."""
+
+    def overdue(
+        self, registry: RegistryView, history: History, settings: Settings, now_ns: int, problems: list[str]
+    ) -> Iterator[Report]:
+        """Yield the reports that are due for other reasons, each until `history` knows of it."""
+
+    def close(self) -> None:
+        """Note that all that was due is made."""
 
 
 class Posting:
@@ -33,15 +51,26 @@ class Posting:
 
     Args:
         writes: False for a dry run, which decides and numbers but touches nothing.
+        reporter: who is asked for a report of refused mail.
     """
 
-    def __init__(self, office: Office, settings: Settings, registry: Roster, history: History, *, writes: bool) -> None:
+    def __init__(
+        self,
+        office: Office,
+        settings: Settings,
+        registry: Roster,
+        history: History,
+        *,
+        writes: bool,
+        reporter: Reporter | None = None,
+    ) -> None:
         self._office = office
         self._settings = settings
         self._registry = registry
         self._senders = accounts.senders(registry, settings)
         self._history = history
         self._writes = writes
+        self._reporter = reporter
         self._routes: Routes = {}
         self._mailboxes: dict[str, _Mailbox] = {}
         self._count = 0
@@ -113,6 +142,11 @@ class Posting:
                 reason = "disk-full" if fault_reason(fault) == "disk-full" else "io-error"
                 detail = f"{self._office.shown(fault.filename or self._office.dead_letter)}: {fault.strerror}"
                 deferred.extend((replace(v, reason=reason, detail=detail), record) for v, record in refused)
+            elif self._reporter is not None:
+                lines = entry.records[-len(refused) :]
+                report = self._reporter.on_refusal(item, lines, self._registry, self._settings, self._now_ns)
+                if report is not None:
+                    self._enclose(report, entry)
         if deferred:
             entry.ending = journal.KEEP
         self._put_off(entry, deferred, known)
@@ -296,6 +330,25 @@ class Posting:
             entry.ending, entry.moved_to = journal.MOVE, target
             self._moved.append(target)
         return None
+
+    # -- the office's own mail ---------------------------------------------------------------------------------
+
+    def report(self, report: Report) -> Entry:
+        """Make a report ready that goes with no letter. Raises OSError."""
+        entry = Entry(journal.NOWHERE, journal.KEEP)
+        self._enclose(report, entry)
+        return entry
+
+    def _enclose(self, report: Report, entry: Entry) -> None:
+        """Add a report to an entry: with it, it will be in the outbox and in the log, or not at all. Raises OSError."""
+        target = self._free(self._office.outbox, report.file)
+        file = visible(os.path.basename(target))
+        entry.records.append({**report.record, "time": self._now, "file": file})
+        temporary = self._write(self._office.private, report.content)
+        if temporary is not None:
+            entry.publications.append(Publication(temporary, target, journal.OUTBOX, [len(entry.records) - 1]))
+
+    # -- putting off -------------------------------------------------------------------------------------------
 
     def _expired(self, verdict: Verdict, known: OpenItem | None) -> Verdict | None:
         """Return the verdict `expired` if this copy has waited too long."""

@@ -10,6 +10,9 @@ DELIVERED: Final = "delivered"
 DEAD_LETTER: Final = "dead-letter"
 REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
+BOUNCED: Final = "bounced"  # a report of refused mail was made
+RETURNED: Final = "returned"  # unread mail was given back to its sender
+REFUSED: Final = (DEAD_LETTER, REJECTED)
 
 DELIVERED_STATUS: Final = "2.1.5"
 
@@ -68,9 +71,9 @@ _TABLE: Final = (
         "sender-not-authentic",
         REJECTED,
         "5.7.1",
-        "the letter was not handed in by the agent that its `from` names",
+        "the letter was not handed in by the agent that its `from` names, or claims to be the office's own",
         "send it as the agent that it is from: by the account that is its `user`, in its own drop folder; or correct "
-        "`from`, or `user` in the declaration, merge, " + _RETRY,
+        "`from` (not `postmaster@`), the type (not `postmaster.`...), or `user` in the declaration, merge, " + _RETRY,
     ),
     Reason(
         "account-unknown",
@@ -137,6 +140,13 @@ _TABLE: Final = (
         "4.4.7",
         "the message could not be delivered for longer than `expire_after`",
         "mend what the earlier `deferred` lines of this message name, " + _RETRY,
+    ),
+    Reason(
+        "recipient-archived",
+        RETURNED,
+        "5.2.1",
+        "the recipient was archived before it had read the message",
+        "send it to who does its work now (`postmaster directory` lists who is alive)",
     ),
 )
 

@@ -7,7 +7,7 @@ memory does not grow with the backlog, and each batch is one commit (docs/states
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from postmaster import (
@@ -19,25 +19,28 @@ from postmaster import (
     outbox,
     reasons,
     removals,
+    reports,
     times,
 )
-from postmaster.backlog import BATCH_COPIES, Backlog, copies
+from postmaster.backlog import BATCH_COPIES, Backlog, bounded, copies
+from postmaster.decide import RegistryView
 from postmaster.delivery_log import Record
-from postmaster.errors import DiskFault
+from postmaster.errors import CannotCreate, DiskFault
 from postmaster.history import History
 from postmaster.journal import Batch
 from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.open_items import WITHDRAWN
-from postmaster.outbox import Source
-from postmaster.posting import Posting, UnsyncedDevice
+from postmaster.posting import Posting, Reporter, UnsyncedDevice
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView
 from postmaster.removals import Remover
-from postmaster.report import Report
 from postmaster.settings import Settings, load_settings
+from postmaster.summary import Summary
 
 _ATTEMPTS: Final = 20
+
+Posted = Item | reports.Report  # what a batch is made of
 
 
 def route(
@@ -47,7 +50,8 @@ def route(
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
     open_view: OpenView = compiled.open_view,
-) -> Report:
+    reporter: Reporter | None = None,
+) -> Summary:
     """Route everything in the outbox.
 
     Args:
@@ -55,6 +59,7 @@ def route(
         on_record: called with every record that this pass put in the log.
         clock: nanoseconds since the epoch.
         open_view: how the address book is opened, once for the pass.
+        reporter: who writes the office's own mail.
 
     Raises:
         ConfigurationFault: no office, or a registry or settings that cannot be used; the outbox is untouched.
@@ -65,13 +70,16 @@ def route(
     settings = load_settings(office)  # before the lock, which notes the time of this run: see idle.py
     with office.lock(wait=wait) as alone:
         if not alone:
-            return Report(busy=True)
+            return Summary(busy=True)
         with open_view(office) as registry:
             run = _Pass(office, settings, on_record, clock)
             run.recover()
             history = History(office)
             try:
-                run.route(Posting(office, settings, registry, history, writes=True), history)
+                posting = Posting(office, settings, registry, history, writes=True, reporter=reporter)
+                if reporter is not None and os.path.lexists(office.returning):
+                    run.report_overdue(reporter, registry, posting, history)
+                run.route(posting, history)
             finally:
                 history.close()
         return run.report
@@ -83,7 +91,8 @@ def preview(
     on_record: Callable[[Record], None] | None = None,
     clock: Callable[[], int] = time.time_ns,
     open_view: OpenView = compiled.open_view,
-) -> Report:
+    reporter: Reporter | None = None,
+) -> Summary:
     """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
     office.require()
     signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -92,9 +101,11 @@ def preview(
         run = _Pass(office, settings, on_record, clock)
         if os.path.exists(office.journal):
             run.report.problems.append("a run was cut off in the middle; the next one ends its work first")
+        if os.path.lexists(office.returning):
+            run.report.problems.append("an archived instance left unread mail; the next run gives it back first")
         history = History(office, write=False)
         try:
-            run.preview(Posting(office, settings, registry, history, writes=False))
+            run.preview(Posting(office, settings, registry, history, writes=False, reporter=reporter), history)
         finally:
             history.close()
     return run.report
@@ -116,7 +127,10 @@ class _Pass:
         self._clock = clock
         self._stuck: set[tuple[int, int]] = set()
         self._unfinished: Batch | None = None
-        self.report = Report()
+        self._remover = Remover(office)
+        self._position = (0, 0)  # of the log: up to where the history knows it
+        self._made: list[str] = []  # names of reports that this pass has put into the outbox since it looked
+        self.report = Summary()
 
     def recover(self) -> None:
         """End what a killed run began."""
@@ -142,14 +156,31 @@ class _Pass:
     def route(self, posting: Posting, history: History) -> None:
         """Route the outbox, batch by batch."""
         self._notice_withdrawn(history)
-        position = delivery_log.position(self._office)
-        backlog = self._backlog()
+        self._position = delivery_log.position(self._office)
+        self._made = []  # those made until now are found like any other letter
+        backlog = self._backlog(history)
         with Remover(self._office, beside=len(backlog) > BATCH_COPIES) as self._remover:
-            try:
-                for batch in backlog.batches():
-                    position = self._post(batch, posting, history, position)
-            finally:
-                self._finish()
+            self._post_all(backlog.batches(), posting, history)
+            # A report is about no report: twice is enough.
+            self._post_all(self._backlog(history, self._made).batches(), posting, history)
+
+    def report_overdue(self, reporter: Reporter, registry: RegistryView, posting: Posting, history: History) -> None:
+        """Put the reports that are due into the outbox; what prevents that is told of, and stops no other mail.
+
+        Raises:
+            DiskFault: a batch was committed and cannot be carried out.
+        """
+        self._position = delivery_log.position(self._office)
+        try:
+            due = reporter.overdue(registry, history, self._settings, self._clock(), self.report.problems)
+            batches = bounded(due, lambda report: (1, len(report.content)))
+            self._post_all(batches, posting, history)
+            reporter.close()
+        except (CannotCreate, DiskFault) as fault:
+            if os.path.lexists(self._office.journal):
+                raise
+            self.report.problems.append(str(fault))
+        self.report.deferred += os.path.lexists(self._office.returning)
 
     def _folders(self) -> list[str]:
         try:
@@ -157,14 +188,15 @@ class _Pass:
         except OSError as fault:
             raise DiskFault(f"{self._office.outbox}: cannot be listed: {fault.strerror}") from fault
 
-    def _backlog(self) -> Backlog:
-        return Backlog(self._office, self._settings, self._clock, self._stuck, self.report)
+    def _backlog(self, history: History, names: Sequence[str] | None = None) -> Backlog:
+        own = frozenset(item.letter["file"] for item in history.open_items.values() if item.is_report)
+        return Backlog(self._office, self._settings, self._clock, self._stuck, own, self.report, names)
 
     def _notice_withdrawn(self, history: History) -> None:
         """Log the open letters that are no longer in the outbox, so that their names can be used again."""
         if not history.open_items:
             return
-        there = {visible(name) for name in self._backlog().names}
+        there = {visible(name) for name in self._backlog(history).names}
         time_text = times.timestamp(self._clock())
         records = [
             {
@@ -181,10 +213,10 @@ class _Pass:
         self._count(records)
         history.catch_up()
 
-    def preview(self, posting: Posting) -> None:
+    def preview(self, posting: Posting, history: History) -> None:
         """Decide on everything in the outbox, as one batch."""
         posting.begin(0, self._clock())
-        for batch in self._backlog().batches():
+        for batch in self._backlog(history).batches():
             for item in batch:
                 self._count(posting.post(item).records)
                 self.report.deferred += posting.still_deferred
@@ -192,27 +224,30 @@ class _Pass:
 
     # -- posting a batch ---------------------------------------------------------------------------------------
 
-    def _post(
-        self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]
-    ) -> tuple[int, int]:
-        """Make a batch ready, finish the one before, commit and publish this one; return the log's position after it.
+    def _post_all(self, batches: Iterable[Sequence[Posted]], posting: Posting, history: History) -> None:
+        """Post batches one after the other, and finish the last, whatever happens."""
+        try:
+            for batch in batches:
+                self._post(batch, posting, history)
+        finally:
+            self._finish()
 
-        Args:
-            position: up to where the history knows the log.
+    def _post(self, items: Sequence[Posted], posting: Posting, history: History) -> None:
+        """Make a batch ready, finish the one before, commit and publish this one.
 
         Raises:
             DiskFault: it could not be committed (all stays in the outbox) or not be carried out to the end.
         """
         for _ in range(_ATTEMPTS):
-            if delivery_log.position(self._office) != position:
-                position = delivery_log.position(self._office)
+            if delivery_log.position(self._office) != self._position:
+                self._position = delivery_log.position(self._office)
                 history.catch_up()
-                items = [item for item in items if _still_there(self._office, item.source)]
+                items = [item for item in items if _still_there(self._office, item)]
             try:
-                batch = self._ready(items, posting, position)
+                batch = self._ready(items, posting)
                 if not batch.entries:
                     self.report.deferred += posting.still_deferred
-                    return position
+                    return
                 try:
                     self._finish()
                 except BaseException:
@@ -232,18 +267,20 @@ class _Pass:
                 raise DiskFault(
                     f"{fault.filename or self._office.private}: {fault.strerror}; nothing of this batch was sent"
                 ) from fault
-            if not self._still_right(items, posting, history, position):
+            if not self._still_right(items, posting, history):
                 journal.drop(self._office)
                 posting.abandon()
                 continue
             planned = _deferred([record for entry in batch.entries for record in entry.records])
             outcome = commit.publish(self._office, batch, again=False)
             self._count(outcome.records)
+            self._made.extend(record["file"] for record in outcome.records if record["action"] in reports.ACTIONS)
             self.report.deferred += _deferred(outcome.records) - planned + posting.still_deferred
             history.forget()
             commit.begin_to_finish(self._office, batch, self._remover)
             self._unfinished = batch
-            return history.note(outcome.records, outcome.lines, outcome.appended)
+            self._position = history.note(outcome.records, outcome.lines, outcome.appended)
+            return
         raise DiskFault("other writers of the log leave no time to commit a batch; the next run tries again")
 
     def _finish(self) -> None:
@@ -252,25 +289,25 @@ class _Pass:
         if batch is not None:
             self._cannot_remove(commit.finish(self._office, batch, self._remover))
 
-    def _ready(self, items: list[Item], posting: Posting, position: tuple[int, int]) -> Batch:
-        posting.begin(sum(copies(item) for item in items), self._clock())
+    def _ready(self, items: Sequence[Posted], posting: Posting) -> Batch:
+        posting.begin(sum(copies(item) if isinstance(item, Item) else 1 for item in items), self._clock())
         try:
-            entries = [posting.post(item) for item in items]
+            entries = [posting.post(item) if isinstance(item, Item) else posting.report(item) for item in items]
             posting.sync()
         except BaseException:
             posting.abandon()
             raise
-        return Batch([entry for entry in entries if entry.records or entry.ending != journal.KEEP], position)
+        return Batch([entry for entry in entries if entry.records or entry.ending != journal.KEEP], self._position)
 
-    def _still_right(self, items: list[Item], posting: Posting, history: History, position: tuple[int, int]) -> bool:
+    def _still_right(self, items: Sequence[Posted], posting: Posting, history: History) -> bool:
         """Tell whether numbers and letters are still as the batch took them, if anyone has logged since.
 
         The journal is in place now, so nobody else can commit before we are done.
         """
-        if delivery_log.position(self._office) == position:
+        if delivery_log.position(self._office) == self._position:
             return True
         history.catch_up()
-        return posting.numbers_hold() and all(_still_there(self._office, item.source) for item in items)
+        return posting.numbers_hold() and all(_still_there(self._office, item) for item in items)
 
     # -- the report --------------------------------------------------------------------------------------------
 
@@ -293,8 +330,11 @@ def _deferred(records: list[Record]) -> int:
     return sum(record["action"] == reasons.DEFERRED for record in records)
 
 
-def _still_there(office: Office, source: Source) -> bool:
+def _still_there(office: Office, item: Posted) -> bool:
+    """Tell whether a letter is in the outbox still; a report is yet to be made."""
+    if not isinstance(item, Item):
+        return True
     try:
-        return outbox.is_same(source, os.lstat(os.path.join(office.outbox, source.name)))
+        return outbox.is_same(item.source, os.lstat(os.path.join(office.outbox, item.source.name)))
     except OSError:
         return False

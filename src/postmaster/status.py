@@ -47,6 +47,9 @@ def survey(
     del waiting["names"]
     if items is not None:
         _check_log(office, sum(one["numbered"] for one in agents), problems)
+    if os.path.lexists(office.returning):
+        where = office.shown(office.returning)
+        problems.append(f"{where}: unread mail of an archived instance is still to be returned; the next run goes on")
     dead = _dead(office, problems)
     last = office.last_run()
     return {
@@ -58,13 +61,13 @@ def survey(
         "registry": registry,
         "totals": {
             "agents": len(agents),
-            "unread": sum(one["unread"] for one in agents),
+            "unread": sum(one["unread"] for one in agents if not one["archived"]),
             "read": sum(one["read"] for one in agents),
             "waiting": waiting["waiting"],
             "deferred": len(deferred),
             "dead": sum(dead.values()),
         },
-        "oldest_unread": _oldest(agents, now_ns),
+        "oldest_unread": _oldest([one for one in agents if not one["archived"]], now_ns),
         "agents": [{key: one[key] for key in one if key not in ("oldest", "numbered")} for one in agents],
         "outbox": waiting,
         "deferred": deferred,
@@ -150,6 +153,7 @@ def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) 
     oldest = min((one.name for one in found[maildir.UNREAD] if one.kind is None), default=None)
     return {
         "agent": agent,
+        "archived": agent is None and office.is_archived(path),
         "inbox": office.shown(path),
         "unread": len(found[maildir.UNREAD]),
         "read": len(found[maildir.READ]),
@@ -294,6 +298,8 @@ def _open_items(
         file = key.partition(" ")[2]
         if file not in waiting:
             continue
+        if item.is_report and not item.retried and not any(reason for reason, _ in item.pending.values()):
+            continue  # not put off: the next run routes it
         tried = {to for (to, _), (reason, _) in item.pending.items() if _is_deferral(item, reason)}
         for (recipient, agent), (reason, since) in item.pending.items():
             is_deferred = _is_deferral(item, reason)

@@ -65,6 +65,9 @@ class _NoHistory:
     def earlier(self, envelope: Envelope, agent_id: str) -> str | None:
         return None
 
+    def made(self, envelope: Envelope) -> bool:
+        return False
+
 
 def envelope_of(raw: bytes, max_bytes: int) -> Envelope:
     """Return what will be decided on.

@@ -1,6 +1,6 @@
 """Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register`, `archive` at every call; let each fail.
 
-So, too, a run with drop folders.
+So, too, a run with drop folders, and one that bounces.
 """
 
 import json
@@ -198,29 +198,49 @@ class Register(Case):
         desk.do("verify")
 
 
+_REPORT = b"X-Postmaster-Path: "
+_CREW = (
+    "agents: [{id: lab.one, address: one@lab.internal, instances: many, "
+    + _ACCEPT
+    + "}, {id: lab.sender, address: sender@lab.internal, "
+    "accepts: [{type: postmaster.bounce, accepts_from: [postmaster@lab.internal]}]}]\n"
+)
+
+
 class Archive(Case):
-    """An instance is alive, or archived with its mail where it was; in the end it is archived, and told of once."""
+    """An instance is alive, or archived with its mail where it was; in the end each message is returned once."""
 
     arguments = ("archive", "alice")
 
     def make(self, desk: Desk) -> None:
-        (desk.root / "registry.d" / "lab.yml").write_text(_CLASS)
+        (desk.root / "registry.d" / "lab.yml").write_text(_CREW)
         desk.do("registry", "merge")
         desk.do("register", "lab.one", "--name", "alice")
         (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"one@", b"alice@"))
+        (desk.root / "outbox" / "second.md").write_bytes(
+            _LETTER.replace(b"one@", b"alice@").replace(b"run-1", b"run-2")
+        )
         desk.do("route")
 
     def holds(self, desk: Desk) -> None:
         files = ("live/alice.json", "archive/lab.one+alice.json")
         assert any((desk.root / "directory" / name).exists() for name in files)
-        (there,) = desk.holding(_BODY)
-        assert there.startswith("inboxes/lab.one+alice/unread/"), there
+        there, reports = _apart(desk)
+        assert len(there) == 2 and all(name.startswith("inboxes/lab.one+alice/unread/") for name in there), there
+        # from the outbox to the inbox a report may be in both for a moment, as any mail
+        assert len([name for name in reports if name.startswith("outbox/")]) <= 2
+        assert len([name for name in reports if name.startswith("inboxes/lab.sender/unread/")]) <= 2
+        assert all(_whole(desk.root / name) for name in reports), reports
 
     def again(self, desk: Desk) -> None:
         assert_civil(desk.run(*self.arguments))
+        desk.do("route", "--now")  # which has work to do even if the outbox is empty
         self.holds(desk)
         assert _told(desk) == ["registered lab.one+alice", "archived lab.one+alice"]
         assert _listed(desk) == ["archive", "archive/lab.one+alice.json"]
+        reports = _apart(desk)[1]
+        assert len(reports) == 2 and all(name.startswith("inboxes/lab.sender/unread/") for name in reports), reports
+        assert sorted(_actions(desk)) == ["archived", *["delivered"] * 4, "registered", "returned", "returned"]
         desk.do("register", "lab.one", "--name", "alice")
         assert _told(desk)[2:] == ["registered lab.one+alice+2"]
         desk.do("verify")
@@ -267,6 +287,58 @@ class Folders(Case):
         desk.do("verify")
 
 
+class Bounce(Case):
+    """A refused letter waits or is dead, with one report in the end; who else is to have it has it once."""
+
+    arguments = ("route",)
+
+    def make(self, desk: Desk) -> None:
+        (desk.root / "registry.d" / "lab.yml").write_text(_CREW)
+        desk.do("registry", "merge")
+        for name, to in (("a.md", b"two@lab.internal"), ("b.md", b"[one@lab.internal, two@lab.internal]")):
+            raw = _LETTER.replace(b"one@lab.internal", to).replace(b"run-1", name.encode())
+            (desk.root / "outbox" / name).write_bytes(raw)
+
+    def holds(self, desk: Desk) -> None:
+        letters, reports = _apart(desk)
+        for name in ("a.md", "b.md"):
+            assert {f"outbox/{name}", f"dead-letter/{name}"} & set(letters), letters
+        assert len([name for name in letters if name.startswith("inboxes/lab.one/")]) <= 1, letters
+        assert all(_whole(desk.root / name) for name in reports), reports
+        told = [desk.root / name for name in reports if name.startswith("inboxes/lab.sender/unread/")]
+        dead = [name for name in letters if name.startswith("dead-letter/")]
+        assert len(told) <= len(dead) and len(reports) <= 2 * len(dead), (letters, reports)
+
+    def again(self, desk: Desk) -> None:
+        desk.do("route", "--now")
+        self.holds(desk)
+        letters, reports = _apart(desk)
+        assert [name.rpartition("/")[0] for name in letters] == ["dead-letter", "dead-letter", "inboxes/lab.one/unread"]
+        assert [name.rpartition("/")[0] for name in reports] == ["inboxes/lab.sender/unread"] * 2
+        told = [action for action in _actions(desk) if action != "deferred"]
+        assert sorted(told) == ["bounced", "bounced", "dead-letter", "dead-letter", *["delivered"] * 3]
+        desk.do("verify")
+
+
+def _apart(desk: Desk) -> tuple[list[str], list[str]]:
+    """Return where the letters are, and where reports are."""
+    reports = desk.holding(_REPORT)
+    return [name for name in desk.holding(_BODY) if name not in reports and not name.endswith(".yml")], reports
+
+
+def _whole(path: Path) -> bool:
+    """Tell whether a report has all of a message attached."""
+    body = path.read_bytes()
+    found = re.search(rb"(?m)^Original-Message: (\d+) bytes, md5 [0-9a-f]{32}\n", body)
+    return found is not None and len(body) - found.end() == int(found[1]) and body.endswith(_BODY)
+
+
+def _actions(desk: Desk) -> list[str]:
+    """Return the actions in the log, in order."""
+    lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
+    return [json.loads(line)["action"] for line in lines]
+
+
 def _told(desk: Desk) -> list[str]:
     """Return what the log says of instances."""
     lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
@@ -297,8 +369,8 @@ def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[
 
 _cases = pytest.mark.parametrize(
     "case",
-    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders()],
-    ids=["send", "ack", "retry", "merge", "register", "archive", "folders"],
+    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders(), Bounce()],
+    ids=["send", "ack", "retry", "merge", "register", "archive", "folders", "bounce"],
 )
 
 

@@ -23,7 +23,7 @@ from postmaster.settings import load_settings
 from postmaster.tracking import Watch
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
-_REASONS = tuple(reason.name for reason in reasons.REASONS.values() if reason.action != reasons.DEFERRED)
+_REASONS = tuple(reason.name for reason in reasons.REASONS.values() if reason.action in reasons.REFUSED)
 _TEXTS = ("reason", "action", "status", "detail", "remedy", "id", "correlation_id", "from", "type", "subject")
 
 

@@ -5,11 +5,14 @@ from typing import Any
 
 import click
 
+from postmaster import reasons
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.directory import listing, registration
+from postmaster.cli.route import route_now
+from postmaster.directory import listing, registration, returning
 from postmaster.errors import BadData
 from postmaster.office import Office
+from postmaster.settings import load_settings
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 
@@ -58,23 +61,34 @@ def register(office: Office, class_: str, name: str | None, roles: tuple[str, ..
 def archive(office: Office, name: str, as_json: bool) -> int:
     """Archive the live instance NAME (a name, an address or agent:ID): its name can be claimed again.
 
-    Its mailbox stays where it is, with the unread mail in it, to be read and not changed.
+    Its mailbox stays where it is, to be read and not changed. What is unread there goes back to its senders, as mail of
+    type `postmaster.returned`; so what is in the outbox is routed.
 
-    Exit codes: 0 archived, 65 nobody is alive under NAME, 73 or 74 the disk refused, 78 no usable office or registry.
+    Exit codes: 0 archived, 65 nobody is alive under NAME, 73 or 74 the disk refused, 75 archived, but not all of its
+    mail is returned yet (the next run goes on), 78 no usable office, registry or settings.
 
     \b
     Example:
       postmaster archive alice
       postmaster archive agent:council.reviewer+alice
     """
+    load_settings(office)  # else the run that follows may refuse to begin
     done = registration.archive(office, name)
+    records = route_now(office)
     described = listing.describe(office, done.claim)
-    answer = {"office": office.root, **described, "archived": done.claim.archived, "unread": done.unread}
+    answer = {
+        "office": office.root,
+        **described,
+        "archived": done.claim.archived,
+        "unread": done.unread,
+        "returned": sum(one["action"] == reasons.RETURNED and one["agent"] == done.claim.id for one in records),
+    }
     if as_json:
         echo_json(answer)
     else:
-        click.echo(f"{answer['id']} is archived; its mailbox is {answer['inbox']}, with {answer['unread']} unread")
-    return 0
+        unread = f"with {answer['unread']} unread, {answer['returned']} of them returned"
+        click.echo(f"{answer['id']} is archived; its mailbox is {answer['inbox']}, {unread}")
+    return 75 if returning.is_marked(office, done.claim.id) else 0
 
 
 @click.command()
@@ -105,11 +119,17 @@ def lines(answer: dict[str, Any]) -> list[str]:
         return ["nobody is alive; `postmaster register CLASS` makes a live instance"]
     rows: list[Sequence[str]] = [("ADDRESS", "ID", "ROLES", "UNREAD", "OLDEST UNREAD", "LAST READ", "SINCE")]
     rows += [_row(one) for one in answer["live"]]
-    rows += [(*_row(one)[:-1], f"{one['since']}, archived {one['archived']}") for one in answer.get("archived", ())]
+    rows += [(*_row(one)[:-1], _history(one)) for one in answer.get("archived", ())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
     ]
+
+
+def _history(one: dict[str, Any]) -> str:
+    returned = f", {len(one['returned'])} returned" if one["returned"] else ""
+    more = ", more to be returned by the next run" if one["still_to_return"] else ""
+    return f"{one['since']}, archived {one['archived']}{returned}{more}"
 
 
 def _row(one: dict[str, Any]) -> Sequence[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from postmaster import maildir, reading
+from postmaster import maildir, reading, reports
 from postmaster.cli.answers import echo_json
-from postmaster.cli.app import printable
+from postmaster.cli.app import printable, say
 from postmaster.decide import Agent
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, UsageProblem
@@ -51,9 +51,10 @@ def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) ->
 @click.argument("msg")
 @click.option("--raw", is_flag=True, help="The file, byte for byte.")
 @click.option("--body", is_flag=True, help="The body, byte for byte.")
+@click.option("--original", is_flag=True, help="The message that a report of the office is about, byte for byte.")
 @_JSON
 @click.pass_obj
-def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: bool) -> int:
+def read(office: Office, agent: str, msg: str, raw: bool, body: bool, original: bool, as_json: bool) -> int:
     """Show message MSG of AGENT. It stays where it is: only `ack` moves mail.
 
     MSG is a file name or the beginning of an id, unread or read.
@@ -65,9 +66,10 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: b
     Example:
       postmaster read council.product-agent 5d41402a
       postmaster read council.product-agent 5d41402a --body > body.txt
+      postmaster read council.product-agent 7d793037 --original > returned.md
     """
-    if raw + body + as_json > 1:
-        raise UsageProblem("--raw, --body and --json exclude each other")
+    if raw + body + original + as_json > 1:
+        raise UsageProblem("--raw, --body, --original and --json exclude each other")
     found = find_reader(office, agent).agent
     item = reading.find_message(office, found, msg)
     path = os.path.join(found.inbox, item.folder, item.name)
@@ -75,17 +77,32 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, as_json: b
         raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
     if raw:
         return copy_out(path)
-    limit = HEAD_BYTES if body else load_settings(office).max_message_bytes + HEAD_BYTES
+    limit = HEAD_BYTES if body else load_settings(office).max_message_bytes + HEAD_BYTES + reports.ROOM
     content = reading.load(path, limit)
     if body:
         if content.problem is not None:
             raise BadData(f"{office.shown(path)}: it has no body: {content.problem}")
         return copy_out(path, content.body)
+    if original:
+        return _copy_attached(office.shown(path), content)
     answer = {"office": office.root, "agent": found.id, **_place(office, found, item), **describe_content(content)}
     if as_json:
         echo_json(answer)
     else:
         click.echo("\n".join([answer["path"], *content_lines(content)]))
+    return 0
+
+
+def _copy_attached(shown: str, content: Message) -> int:
+    """Write what a report has attached to stdout."""
+    found = reports.attached(content.raw[content.body :]) if content.problem is None else None
+    if found is None:
+        raise BadData(f"{shown}: it is no report of the office with a message attached; --body shows what it is")
+    part, whole = found
+    sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+    if not whole:
+        say(f"{shown}: only the beginning of the message is attached; X-Postmaster-Path says where it is kept")
     return 0
 
 

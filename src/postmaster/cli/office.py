@@ -130,8 +130,9 @@ def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
         who = oldest["agent"] or "nobody in the registry"
         lines.append(f"oldest       {printable(oldest['file'])} for {who} ({_ago(oldest['age_seconds'])})")
     for one in answer["agents"]:
-        if one["unread"] or everybody:
-            who = one["agent"] or f"{printable(one['inbox'])} (not in the registry)"
+        if (one["unread"] and not one["archived"]) or everybody:
+            nobody = "archived" if one["archived"] else "not in the registry"
+            who = one["agent"] or f"{printable(one['inbox'])} ({nobody})"
             lines.append(f"  {one['unread']:>7} unread {one['read']:>7} read  {who}")
     lines += _outbox_lines(answer)
     reasons = ", ".join(f"{count} {printable(name)}" for name, count in answer["dead_letters"].items())

@@ -9,10 +9,10 @@ from postmaster import reasons, router
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
-from postmaster.directory import open_view
+from postmaster.directory import Reports, open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
-from postmaster.report import Report
+from postmaster.summary import Summary
 
 
 @click.command()
@@ -36,9 +36,10 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     records: list[Record] = []
     on_record = records.append if verbose or as_json or dry_run else None
     if dry_run:
-        report = router.preview(office, on_record=on_record, open_view=open_view)
+        report = router.preview(office, on_record=on_record, open_view=open_view, reporter=Reports(office))
     else:
-        report = router.route(office, wait=now, on_record=on_record, open_view=open_view)
+        reporter = Reports(office)
+        report = router.route(office, wait=now, on_record=on_record, open_view=open_view, reporter=reporter)
     answer = describe(office, report, records, dry_run=dry_run)
     if as_json:
         echo_json(answer)
@@ -50,7 +51,7 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     return 75 if report.deferred and not dry_run else 0
 
 
-def describe(office: Office, report: Report, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
+def describe(office: Office, report: Summary, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
     """Return the report as plain data: what both the human and the JSON form say."""
     return {
         "office": office.root,
@@ -83,13 +84,20 @@ def lines(answer: dict[str, Any]) -> list[str]:
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
 
 
-def route_now(office: Office) -> None:
-    """Route mail that was just put in the outbox. A fault is told of and is none of sending: a later run routes it."""
+def route_now(office: Office) -> list[Record]:
+    """Route mail that was just put in the outbox; return what was logged.
+
+    A fault is told of and is none of sending: a later run routes it.
+    """
+    records: list[Record] = []
     try:
-        problems = router.route(office, wait=True, open_view=open_view).problems
+        problems = router.route(
+            office, wait=True, on_record=records.append, open_view=open_view, reporter=Reports(office)
+        ).problems
     except PostmasterError as fault:
         problems = [str(fault)]
     except OSError as fault:
         problems = [f"{fault.filename or office.root}: {fault.strerror or fault}"]
     for problem in problems:
         say(problem)
+    return records

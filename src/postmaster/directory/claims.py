@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
-from postmaster import address
+from postmaster import address, reports
 from postmaster.decide import Agent
 
 VERSION: Final = 1
-RESERVED: Final = "postmaster"  # RFC 5321 section 4.5.1: the office itself
+RESERVED: Final = reports.LOCAL_PART
 _MAX_LOCAL_PART: Final = 64
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 

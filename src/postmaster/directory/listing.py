@@ -4,8 +4,8 @@ import contextlib
 import os
 from typing import Any
 
-from postmaster import delivery_log, maildir, times
-from postmaster.directory import store
+from postmaster import delivery_log, maildir, reasons, times
+from postmaster.directory import returning, store
 from postmaster.directory.claims import Claim
 from postmaster.errors import DiskFault
 from postmaster.office import Office
@@ -16,18 +16,27 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
     """Return the live instances as plain data, and with `every` the archived ones too. Times are RFC 3339.
 
     `last_read` is the time of the last `read` line that the log has of an instance; a receiver that moves its mail by
-    itself leaves none. What this account may not look at is None.
+    itself leaves none. `returned`, of an archived one, is what the log says was given back: when, from where, which
+    message, and to whom. What this account may not look at is None.
     """
     office.require()
     living = sorted(store.living(office), key=lambda claim: claim.id)
     past = sorted(store.past(office), key=lambda claim: claim.archived or "") if every else []
     ids = {claim.id for claim in (*living, *past)}
     problems: list[str] = []
-    last = _last_read(office, ids, problems) if ids else {}
+    last, returned = _logged(office, ids, problems) if ids else ({}, {})
     problems += [f"{office.shown(path)}: no claim that can be read; look at it" for path in store.damaged(office)]
     answer: dict[str, Any] = {"office": office.root, "live": [_row(office, claim, last) for claim in living]}
     if every:
-        answer["archived"] = [_row(office, claim, last) | {"archived": claim.archived} for claim in past]
+        answer["archived"] = [
+            _row(office, claim, last)
+            | {
+                "archived": claim.archived,
+                "returned": returned.get(claim.id, []),
+                "still_to_return": returning.is_marked(office, claim.id),
+            }
+            for claim in past
+        ]
     return answer | {"problems": problems}
 
 
@@ -61,21 +70,33 @@ def _row(office: Office, claim: Claim, last: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _last_read(office: Office, ids: set[str], problems: list[str]) -> dict[str, str]:
-    """Return when each of these last had a message acknowledged. Only lines that can be about that are parsed."""
+def _logged(
+    office: Office, ids: set[str], problems: list[str]
+) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]]]:
+    """Return when each of these last had a message acknowledged, and what of its mail was returned.
+
+    Only lines that can be about that are parsed.
+    """
     found: dict[str, str] = {}
-    mark = b'"action":"%s"' % READ.encode()
+    returned: dict[str, list[dict[str, Any]]] = {}
+    marks = [b'"action":"%s"' % action.encode() for action in (READ, reasons.RETURNED)]
     try:
         files = delivery_log.log_files(office)
     except PermissionError:  # that of another account, which says nothing to this one
-        return found
+        return found, returned
     for path in files:
         try:
             with delivery_log.open_log(path) as stream:
                 for line in stream:
-                    record = delivery_log.decode(line) if mark in line else None
-                    if record is not None and record["action"] == READ and record.get("agent") in ids:
+                    record = delivery_log.decode(line) if any(mark in line for mark in marks) else None
+                    if record is None or record.get("agent") not in ids:
+                        continue
+                    if record["action"] == READ:
                         found[record["agent"]] = record["time"]
+                    elif record["action"] == reasons.RETURNED:
+                        told = {name: record.get(name) for name in ("time", "path", "correlation_id", "to")}
+                        told["id"] = record.get("in_reply_to")
+                        returned.setdefault(record["agent"], []).append(told)
         except (*delivery_log.DAMAGE, DiskFault) as fault:
             problems.append(f"{office.shown(path)}: cannot be read: {fault}")
-    return found
+    return found, returned

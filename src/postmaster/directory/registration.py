@@ -8,7 +8,7 @@ from typing import Any, Final
 from postmaster import address, maildir, times
 from postmaster.decide import Agent, brief, quoted
 from postmaster.delivery_log import Record
-from postmaster.directory import claims, store
+from postmaster.directory import claims, returning, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.view import DirectoryView
 from postmaster.errors import BadData, CannotCreate
@@ -152,6 +152,8 @@ def _made_name(office: Office, registry: CompiledRegistry, class_: Agent) -> str
 def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_ns) -> Archived:
     """Archive a live instance: its name is free then; its mailbox stays as it is, as history.
 
+    The next run gives what is unread there back to its senders (returning.py): the caller makes one.
+
     Args:
         text: its name, its address, or ``agent:ID``.
 
@@ -167,6 +169,12 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         assert done.archived is not None
         inbox = office.default_inbox(done.id)
         unread = len(maildir.messages(inbox, maildir.UNREAD))
+        try:
+            returning.mark(office, done.id)
+        except OSError as fault:
+            raise CannotCreate(
+                f"{fault.filename or office.returning}: {fault.strerror}; nothing was changed"
+            ) from fault
         try:
             store.retire(office, done, _record(office, done, ARCHIVED, done.archived))
         except FileExistsError as fault:

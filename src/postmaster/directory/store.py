@@ -51,7 +51,7 @@ def live_path(office: Office, name: str) -> str:
 
 def archive_path(office: Office, instance_id: str) -> str:
     """Return where the claim of an instance is when it has been archived."""
-    return os.path.join(office.archive, claims.key(instance_id) + SUFFIX)
+    return office.archived_claim(instance_id)
 
 
 def holder(office: Office, name: str) -> Claim | None:

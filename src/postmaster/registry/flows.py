@@ -43,6 +43,9 @@ class _NoHistory:
     def earlier(self, envelope: Envelope, agent_id: str) -> str | None:
         return None
 
+    def made(self, envelope: Envelope) -> bool:
+        return False
+
 
 def edges(entries: Sequence[Entry]) -> list[Edge]:
     """Return the edges of the map, in the order of senders and of their `emits`."""

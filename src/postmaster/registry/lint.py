@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import address
+from postmaster import address, reports
 from postmaster.decide import Agent
 from postmaster.registry import flows
 from postmaster.registry.view import EntriesView, Entry
@@ -108,6 +108,16 @@ class _Patterns:
         return "no agent has this address" + (f"; did you mean {near}?" if near else "")
 
 
+def _is_office(pattern: str) -> bool:
+    return "@" in pattern and address.fold(pattern.rpartition("@")[0]) == reports.LOCAL_PART
+
+
+def _admits_office(patterns: Sequence[str], entry: Entry) -> bool:
+    """Tell whether reports of the office reach an entry: they come from its own domain."""
+    office = reports.office_address(str(entry["address"]))
+    return any(address.matches_sender(pattern, office) for pattern in patterns)
+
+
 def _accepts(
     entry: Entry, patterns: _Patterns, arriving: Sequence[flows.Edge], silent: set[str], classes: bool
 ) -> Iterator[tuple[str, str, str]]:
@@ -118,7 +128,7 @@ def _accepts(
     for accept in entry.get("accepts", ()):
         admitted: list[Agent] = []
         for pattern in accept["accepts_from"]:
-            if pattern == "*":
+            if pattern == "*" or _is_office(pattern):
                 continue
             holders = patterns.holders(pattern)
             admitted += holders
@@ -126,6 +136,8 @@ def _accepts(
                 message = f"accepts {accept['type']} from {pattern}, but {patterns.nobody(pattern)}"
                 yield NOTE if classes and pattern.startswith(address.ROLE) else FINDING, NO_SUCH_SENDER, message
         if flows.senders_of(accept["type"], arriving):
+            continue
+        if address.matches_type(accept["type"], reports.BOUNCE) and _admits_office(accept["accepts_from"], entry):
             continue
         message = f"accepts {accept['type']}, which no agent declares to send"
         if "*" in accept["accepts_from"]:

@@ -7,7 +7,7 @@ from postmaster.outbox import Waiting
 
 
 @dataclass(slots=True)
-class Report:
+class Summary:
     """What a pass did.
 
     Attributes:
