@@ -220,8 +220,9 @@ class History:
             mark = self._live if appended.start else _mark(lines[0])
             segment = self._segments.get(mark, _Segment())
             if segment.offset == appended.start and appended.start + sum(map(len, lines)) == appended.end:
-                for record in records:
-                    self._recent.apply(record, self._open)
+                for record in records:  # as they would be read: what is None was left out
+                    told = {key: value for key, value in record.items() if value is not None}
+                    self._recent.apply(told, self._open)
                 self._live = mark
                 self._segments[mark] = _Segment(appended.end, len(lines[-1]), _mark(lines[-1]), _stamp(appended.status))
                 self._flush_if_full()

@@ -11,6 +11,7 @@ from postmaster.journal import Batch, Entry, Publication
 from postmaster.maildir import Temporary
 from postmaster.office import Office
 from postmaster.outbox import Source
+from postmaster.removals import Remover
 
 _TIME = "2026-03-04T10:00:00.000000Z"
 
@@ -45,11 +46,18 @@ def _content(office: Office) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(office.outbox).iterdir()}
 
 
+def _carry_out(office: Office, batch: Batch) -> None:
+    commit.publish(office, batch, again=False)
+    remover = Remover(office)
+    commit.begin_to_finish(office, batch, remover)
+    assert commit.finish(office, batch, remover) == []
+
+
 def test_a_name_that_is_taken(office: Office) -> None:
     """A sender made the name since: neither is lost, and the log has the name that the report got."""
     batch = _returned(office)
     Path(office.outbox, "r.md").write_bytes(b"a letter")
-    commit.carry_out(office, batch, again=False)
+    _carry_out(office, batch)
     assert _content(office) == {"r.md": b"a letter", "r-2.md": b"report"}
     assert [(line["action"], line["file"]) for line in _log(office)] == [("returned", "r-2.md")]
     assert os.listdir(office.private) == []
@@ -92,7 +100,7 @@ def test_no_report_of_a_refusal_that_is_put_off(office: Office) -> None:
     entry = Entry(source, journal.MOVE, parts, [refused, bounced], dead)
     batch = Batch([entry], delivery_log.position(office))
     journal.commit(office, batch)
-    commit.carry_out(office, batch, again=False)
+    _carry_out(office, batch)
     assert _content(office) == {"a.md": b"letter"}
     assert [line["action"] for line in _log(office)] == ["deferred"]
     assert os.listdir(office.private) == []
