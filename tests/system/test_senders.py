@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -489,6 +490,31 @@ def test_send_uses_the_folder_of_its_sender(folders: Box) -> None:
     (folders.root / "outbox/lab.conductor").rmdir()
     answer = json.loads(done(folders, "send", *mail, "--body", "3", "--json").stdout)
     assert "/" not in answer["file"]
+
+
+def test_a_confined_agent_has_its_folder_only(folders: Box) -> None:
+    """In a mount namespace where the office is read-only but for its folder, `send` works, in its own name only."""
+    office, own = folders.root, folders.root / "outbox/lab.conductor"
+    confine = (
+        f"mount --make-rprivate / && mount --bind {office} {office} && mount --bind {own} {own} "
+        f'&& mount -o remount,bind,ro {office} && exec "$@"'
+    )
+    confined = ["unshare", "--mount", "/bin/sh", "-c", confine, "confined"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*confined, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no mount namespaces here")
+    mail = ("--type", "job.run", "--subject", "s", "--body", "x", "--to", "builder@lab.internal")
+    sent = folders.run("send", "--from", "conductor@lab.internal", *mail, prefix=confined)
+    assert sent.returncode == 0, sent.stderr
+    for sender in ("checker@lab.internal", "builder@lab.internal"):
+        refused = folders.run("send", "--from", sender, *mail, "--to", "echo@lab.internal", prefix=confined)
+        assert refused.returncode in (65, 73), refused.stderr
+    refused = folders.run("send", "--from", "checker@lab.internal", *mail, prefix=confined)
+    assert refused.returncode == 73 and "lab.checker: cannot be written to" in refused.stderr
+    folders.route()
+    assert len(folders.unread("lab.builder")) == 1 and folders.dead() == []
 
 
 def test_a_dead_letter_goes_back_to_its_folder(folders: Box) -> None:
