@@ -208,7 +208,11 @@ def missing_lines(office: Office, lines: Sequence[bytes], since: tuple[int, int]
 
 
 def log_files(office: Office) -> list[str]:
-    """Return the paths of the log and the rotated logs, oldest first (by the time of their first line)."""
+    """Return the paths of the log and the rotated logs, oldest first (by the time of their first line).
+
+    Raises:
+        OSError: the system does not say which there are.
+    """
     try:
         names = os.listdir(office.logs)
     except FileNotFoundError:
@@ -216,12 +220,20 @@ def log_files(office: Office) -> list[str]:
     rotated = []
     for name in names:
         path = os.path.join(office.logs, name)
-        if _NAME.fullmatch(name) and path != office.log and os.path.isfile(path):
+        if _NAME.fullmatch(name) and path != office.log and _is_file(path):
             rotated.append((first_time(path), path))
     files = [path for _, path in sorted(rotated)]
-    if os.path.isfile(office.log):
+    if _is_file(office.log):
         files.append(office.log)
     return files
+
+
+def _is_file(path: str) -> bool:
+    """Tell whether there is a file. A log that the disk does not show for a moment must not pass for none."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def first_time(path: str) -> str:

@@ -240,7 +240,8 @@ class Archive(Case):
         assert _listed(desk) == ["archive", "archive/lab.one+alice.json"]
         reports = _apart(desk)[1]
         assert len(reports) == 2 and all(name.startswith("inboxes/lab.sender/unread/") for name in reports), reports
-        assert sorted(_actions(desk)) == ["archived", *["delivered"] * 4, "registered", "returned", "returned"]
+        told = [action for action in _actions(desk) if action != "deferred"]
+        assert sorted(told) == ["archived", *["delivered"] * 4, "registered", "returned", "returned"]
         desk.do("register", "lab.one", "--name", "alice")
         assert _told(desk)[2:] == ["registered lab.one+alice+2"]
         desk.do("verify")

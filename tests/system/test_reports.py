@@ -310,6 +310,29 @@ def test_a_mailbox_that_cannot_be_read_is_returned_later(crew: Box) -> None:
     clean(crew)
 
 
+def test_what_is_no_mark(crew: Box, tmp_path: Path) -> None:
+    """A link in the place of the marks is not followed, whatever is in the way is told of, and mail is routed."""
+    returning = crew.root / "directory" / "returning"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "lab.worker+bob").write_text("precious")
+    returning.parent.mkdir(exist_ok=True)
+    returning.symlink_to(elsewhere)
+    crew.drop("a.md", letter())
+    assert "directory/returning: is no directory" in crew.route(check=75).stderr
+    assert len(crew.unread("lab.builder")) == 1 and os.listdir(elsewhere) == ["lab.worker+bob"]
+    do(crew, "register", "lab.worker", "--name", "alice")
+    assert "nothing was changed" in do(crew, "archive", "alice", check=73)
+    assert os.listdir(elsewhere) == ["lab.worker+bob"]
+    returning.unlink()
+    returning.mkdir()
+    (returning / "some file").write_text("")
+    assert "returning/some file: no mark of ours" in crew.route(check=75).stderr
+    (returning / "some file").rename(returning / "lab.worker+nobody")
+    do(crew, "archive", "alice")
+    clean(crew)
+
+
 def test_directory_and_status_tell_of_returned_mail(crew: Box) -> None:
     """`directory --all` shows what was returned to whom; `status` counts the archived apart."""
     do(crew, "register", "lab.worker", "--name", "alice")

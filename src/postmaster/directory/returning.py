@@ -32,16 +32,17 @@ def mark(office: Office, instance_id: str) -> None:
     """Note that the mail of an instance is to be given back once it is archived. Raises OSError."""
     durable.make_directories(office.returning)
     path = _marker(office, instance_id)
-    if not os.path.lexists(path):
+    if claims.key(instance_id) not in _listed(office):
         durable.write_new(path, b"", sync=True)
     durable.sync_directory(office.returning)
 
 
 def unmark(office: Office, instance_id: str) -> None:
     """Take a mark away, if it is there. Raises OSError."""
-    if os.path.lexists(path := _marker(office, instance_id)):
-        os.unlink(path)
-    if os.path.isdir(office.returning) and not os.listdir(office.returning):
+    listed = _listed(office)
+    if claims.key(instance_id) in listed:
+        os.unlink(_marker(office, instance_id))
+    if listed == [claims.key(instance_id)]:
         os.rmdir(office.returning)
 
 
@@ -78,9 +79,10 @@ def _marked(office: Office, problems: list[str]) -> list[Claim]:
     """
     found = []
     with store.locked(office):
-        for name in sorted(os.listdir(office.returning)):
-            claim = store.archived(office, name)
-            if claim is not None:
+        for name in sorted(_listed(office)):
+            if claims.name_of(name) is None:
+                problems.append(f"{office.shown(_marker(office, name))}: no mark of ours; remove it")
+            elif (claim := store.archived(office, name)) is not None:
                 found.append(claim)
             elif not os.path.lexists(path := store.archive_path(office, name)):
                 unmark(office, name)
@@ -88,9 +90,23 @@ def _marked(office: Office, problems: list[str]) -> list[Claim]:
                 problems.append(
                     f"{office.shown(path)}: no claim that can be read; what is unread there is not returned"
                 )
-        if not found and os.path.isdir(office.returning) and not os.listdir(office.returning):
-            os.rmdir(office.returning)
+        if os.path.lexists(office.returning) and not _listed(office):
+            os.rmdir(office.returning)  # of a mark that was not made to the end
     return found
+
+
+def _listed(office: Office) -> list[str]:
+    """Return the names of the marks. A link is not followed. Raises OSError."""
+    try:
+        descriptor = os.open(office.returning, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    except OSError as fault:
+        raise NotADirectoryError(fault.errno, "is no directory, or closed", office.returning) from fault
+    try:
+        return os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # -- what they hold ------------------------------------------------------------------------------------------------
