@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "register": ("directory", "register", "Make a live instance of a class."),
     "archive": ("directory", "archive", "Archive a live instance; its name is free then."),
     "directory": ("directory", "directory", "List who is alive."),
+    "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 

@@ -1,6 +1,9 @@
 """`postmaster route`."""
 
 import gc
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -12,6 +15,7 @@ from postmaster.delivery_log import Record
 from postmaster.directory import open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
+from postmaster.registry.compiled import Roster
 
 
 @click.command()
@@ -34,11 +38,12 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     gc.disable()  # a pass makes many objects and no cycles worth the time that looking for them takes
     records: list[Record] = []
     on_record = records.append if verbose or as_json or dry_run else None
+    nudges: dict[str, Any] = {}
     if dry_run:
         report = router.preview(office, on_record=on_record, open_view=open_view)
     else:
-        report = router.route(office, wait=now, on_record=on_record, open_view=open_view)
-    answer = describe(office, report, records, dry_run=dry_run)
+        report, nudges = route_and_nudge(office, wait=now, on_record=on_record)
+    answer = describe(office, report, records, dry_run=dry_run) | nudges
     if as_json:
         echo_json(answer)
     elif verbose or dry_run:
@@ -47,6 +52,30 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     for problem in report.problems:
         say(printable(problem))
     return 75 if report.deferred and not dry_run else 0
+
+
+def route_and_nudge(
+    office: Office, *, wait: bool, on_record: Callable[[Record], None] | None = None
+) -> tuple[router.Report, dict[str, Any]]:
+    """Route, then tell those who have mail; return the router's report and what came of the nudges.
+
+    Raises:
+        ConfigurationFault, CannotCreate, DiskFault: of routing (router.route); those of the nudges are only said.
+    """
+    has_nudges = False
+
+    def open_here(office: Office, *, write: bool = True) -> AbstractContextManager[Roster]:
+        nonlocal has_nudges
+        view = open_view(office, write=write)
+        has_nudges = view.has_nudges()
+        return view
+
+    report = router.route(office, wait=wait, on_record=on_record, open_view=open_here)
+    if report.busy or not (has_nudges or os.path.lexists(office.nudges)):
+        return report, {}
+    from postmaster.cli.nudge import nudge_after_routing
+
+    return report, nudge_after_routing(office, has_nudges=has_nudges)
 
 
 def describe(office: Office, report: router.Report, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
@@ -79,13 +108,17 @@ def lines(answer: dict[str, Any]) -> list[str]:
     counted += [f"{answer['deferred']} deferred"] if answer["deferred"] else []
     counted += [f"{len(answer['waiting'])} waiting"] if answer["waiting"] else []
     would = "would be: " if answer["dry_run"] else ""
+    if "nudged" in answer:
+        from postmaster.cli import nudge
+
+        shown += nudge.lines(answer)
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
 
 
 def route_now(office: Office) -> None:
     """Route mail that was just put in the outbox. A fault is told of and is none of sending: a later run routes it."""
     try:
-        problems = router.route(office, wait=True, open_view=open_view).problems
+        problems = route_and_nudge(office, wait=True)[0].problems
     except PostmasterError as fault:
         problems = [str(fault)]
     except OSError as fault:

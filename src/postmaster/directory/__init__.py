@@ -23,6 +23,15 @@ def taken_names(office: Office) -> list[str]:
     return registration.taken_names(office)
 
 
+def note_nudges(office: Office) -> None:
+    """See to it that the next run nudges whoever the registry, as it was merged now, wants nudged."""
+    with compiled.open_view(office) as registry:
+        if registry.has_nudges():
+            from postmaster.directory import untold
+
+            untold.mark(office)
+
+
 def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
     """Open the registry, with the live instances if there are any; to be used with `with`.
 
