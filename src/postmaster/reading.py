@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postmaster import address, delivery_log, maildir, message, outbox, times
+from postmaster import address, delivery_log, maildir, message, outbox, times, waiting
 from postmaster.decide import Agent, RegistryView, quoted
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, DiskFault
@@ -205,6 +205,15 @@ def mail(inbox: str) -> list[Name]:
     both = {item.name for item in read} & {item.name for item in unread}
     gone = {name for name in both if not os.path.lexists(os.path.join(inbox, maildir.UNREAD, name))}
     return [*(item for item in unread if item.name not in gone), *read]
+
+
+def wait_for_mail(inbox: str, seconds: float) -> bool:
+    """Wait until there is unread mail; tell whether there is. Raises OSError if the mailbox is closed."""
+
+    def look() -> bool | None:
+        return bool(maildir.messages(inbox, maildir.UNREAD)) or None
+
+    return waiting.wait_for(look, [os.path.join(inbox, maildir.UNREAD)], seconds) is not None
 
 
 def find_message(office: Office, agent: Agent, text: str) -> Name:

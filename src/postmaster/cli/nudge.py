@@ -6,7 +6,7 @@ import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.errors import PostmasterError
+from postmaster.errors import Missing, PostmasterError
 from postmaster.office import Office
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def nudge(office: Office, verbose: bool, as_json: bool) -> int:
         click.echo("\n".join(lines(answer) or ["nobody to nudge"]))
     for problem in told.problems:
         say(problem)
-    return 69 if told.problems else 0
+    return Missing.exit_code if told.problems else 0
 
 
 def nudge_after_routing(office: Office, *, has_nudges: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -12,10 +11,9 @@ from postmaster import reasons, router
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
-from postmaster.directory import open_view
+from postmaster.directory import Opening, open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
-from postmaster.registry.compiled import Roster
 
 
 @click.command()
@@ -62,20 +60,13 @@ def route_and_nudge(
     Raises:
         ConfigurationFault, CannotCreate, DiskFault: of routing (router.route); those of the nudges are only said.
     """
-    has_nudges = False
-
-    def open_here(office: Office, *, write: bool = True) -> AbstractContextManager[Roster]:
-        nonlocal has_nudges
-        view = open_view(office, write=write)
-        has_nudges = view.has_nudges()
-        return view
-
-    report = router.route(office, wait=wait, on_record=on_record, open_view=open_here)
-    if report.busy or not (has_nudges or os.path.lexists(office.nudges)):
+    opening = Opening()
+    report = router.route(office, wait=wait, on_record=on_record, open_view=opening)
+    if report.busy or not (opening.has_nudges or os.path.lexists(office.nudges)):
         return report, {}
     from postmaster.cli.nudge import nudge_after_routing
 
-    return report, nudge_after_routing(office, has_nudges=has_nudges)
+    return report, nudge_after_routing(office, has_nudges=opening.has_nudges)
 
 
 def describe(office: Office, report: router.Report, records: list[Record], *, dry_run: bool) -> dict[str, Any]:

@@ -55,3 +55,15 @@ def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, 
     except BaseException:
         registry.close()
         raise
+
+
+class Opening:
+    """Opens the view for a pass of the router (`open_view`), and notes whether anybody in it is to be nudged."""
+
+    def __init__(self) -> None:
+        self.has_nudges = False
+
+    def __call__(self, office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
+        view = open_view(office, write=write)
+        self.has_nudges = view.has_nudges()
+        return view
