@@ -6,7 +6,7 @@ import re
 import stat
 from typing import Final
 
-from postmaster import durable
+from postmaster import durable, maildir
 from postmaster.decide import quoted
 from postmaster.errors import BadData, CannotCreate
 from postmaster.office import visible
@@ -126,8 +126,11 @@ def _read(target: str, path: str) -> bytes:
 def _replace(target: str, data: bytes, before: os.stat_result | None) -> bool:
     """Put a new file in the place of the one that was read; False, and nothing done, if it is another one by now."""
     directory, name = os.path.split(target)
-    temporary = os.path.join(directory, f".{name[:200]}.{durable.TEMPORARY}{os.getpid()}")
-    durable.remove(temporary)
+    prefix = f".{name[:200]}.{durable.TEMPORARY}"
+    temporary = os.path.join(directory, f"{prefix}{os.getpid()}")
+    for left in os.listdir(directory):
+        if left.startswith(prefix) and not maildir.owner_lives(left):
+            durable.remove(os.path.join(directory, left))
     durable.write_new(temporary, data, sync=True)
     try:
         if before is None:
