@@ -16,7 +16,9 @@ from typing import Any, Final, TypeVar
 
 EXTRA: Final = "pip install 'postmaster-agents[watch]'"
 LOOK_SECONDS: Final = 1.0  # after which a state is looked at though no news of it came
-_STEP_MS: Final = 10  # how often watchfiles asks whether there is news
+_STEP_MS: Final = 5  # how often watchfiles asks whether there is news, at first
+_LATER_STEP_MS: Final = 20  # and when nothing came for a while, to spare the processor
+_AT_FIRST_SECONDS: Final = 60.0
 _FIRST_POLL: Final = 0.02
 _LAST_POLL: Final = 0.5
 _LOOK_FOR_STOP: Final = 0.1
@@ -48,6 +50,7 @@ class Wakeups:
             rust = importlib.import_module("watchfiles._rust_notify")
         except ImportError as fault:
             raise Unavailable(f"the package `watchfiles` is not installed: {EXTRA}") from fault
+        self._since = time.monotonic()
         try:
             self._notify: Any = rust.RustNotify(list(directories), False, False, 0, False, False)
         except (OSError, rust.WatchfilesRustInternalError, ValueError) as fault:
@@ -69,7 +72,8 @@ class Wakeups:
         Raises:
             KeyboardInterrupt: Ctrl-C.
         """
-        if self._notify.watch(1, _STEP_MS, max(1, math.ceil(seconds * 1000)), stop) == "signal":
+        step = _STEP_MS if time.monotonic() < self._since + _AT_FIRST_SECONDS else _LATER_STEP_MS
+        if self._notify.watch(1, step, max(1, math.ceil(seconds * 1000)), stop) == "signal":
             raise KeyboardInterrupt
 
 
