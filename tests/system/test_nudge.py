@@ -136,6 +136,22 @@ def test_mail_that_is_read_while_the_agent_is_asked(lab: Box) -> None:
     assert told(lab) == [] and nudged(lab) == []
 
 
+def test_a_mailbox_that_is_away_for_a_while(lab: Box) -> None:
+    """What was in it is told of when it is back."""
+    idle = lab.root / "idle"
+    declare(lab, idle=json.dumps(["/usr/bin/test", "-e", str(idle)]))
+    drop(lab, 1)
+    lab.route()
+    inbox = lab.inbox("desk.clerk")
+    inbox.rename(lab.root / "away")
+    idle.touch()
+    lab.run("nudge")
+    assert told(lab) == []
+    (lab.root / "away").rename(inbox)
+    lab.run("nudge")
+    assert len(told(lab)) == 1
+
+
 def test_mail_from_before_the_declaration(lab: Box) -> None:
     """Who gets a `nudge` later is told of what is unread by then, with the next run."""
     declare(lab, nudge="[/bin/true]")
@@ -257,6 +273,22 @@ def test_odd_files_in_the_inbox(lab: Box) -> None:
     (line,) = told(lab)
     assert line.split("|")[1] == "2"
     assert "2 unread messages, 1 of them new, from conductor@lab.internal." in line
+
+
+def test_a_place_that_is_taken(lab: Box) -> None:
+    """Where what is untold cannot be kept nobody is nudged, which is said; the mail is delivered."""
+    declare(lab)
+    place = lab.root / ".postmaster/nudges"
+    place.unlink()
+    place.mkdir()
+    drop(lab, 1)
+    assert "nobody was nudged:" in lab.route().stderr
+    assert len(lab.unread("desk.clerk")) == 1 and told(lab) == []
+    assert lab.run("nudge").returncode == 74
+    place.rmdir()
+    place.symlink_to("/etc/hostname")
+    lab.route()
+    assert len(told(lab)) == 1 and not place.is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def send(
 
     With --wait it ends when the answer is in the inbox of --from: a message of the same flow whose `in_reply_to` is the
     id of this one. It is printed, and stays unread; if it comes later it is ordinary mail. A refusal ends the waiting.
-    The package `watchfiles` makes that quick (pip install 'postmaster-agents[watch]').
+    The package `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
 
     Exit codes: 0 sent (with --now or --wait-delivered: delivered; with --wait: answered), 64 wrong use, 65 refused,
     73 or 74 the disk refused, 75 sent but not delivered or not answered yet, 78 no usable office or registry.

@@ -6,6 +6,7 @@ without that nudge, and never with a second one. Of several routers that mean to
 under the lock of the nudges, and the others find it there.
 """
 
+import contextlib
 import os
 import re
 import time
@@ -90,9 +91,10 @@ def tell(
 def _news(waiting: Untold, agent: Agent) -> tuple[list[str], list[str]]:
     """Return what is unread, and what of it the agent was not told of; forget what is unread no more."""
     try:
+        os.stat(os.path.join(agent.inbox, maildir.UNREAD))
         unread = maildir.messages(agent.inbox, maildir.UNREAD)
     except OSError:
-        return [], []  # closed: a later run may see more
+        return [], []  # closed, or on a disk that is not mounted: a later run may see more
     there = frozenset(unread)
     waiting.drop(agent.id, [name for name in waiting.names.get(agent.id, ()) if name not in there])
     new = waiting.names.get(agent.id, {})
@@ -159,7 +161,8 @@ class _Run:
                     waiting.trouble[agent.id] = why
                 else:
                     del waiting.trouble[agent.id]
-                untold.save(self._office, waiting)
+                with contextlib.suppress(DiskFault):
+                    untold.save(self._office, waiting)
         return bool(ending)
 
     def _write_down(self, agent: Agent) -> list[str]:
@@ -175,7 +178,8 @@ class _Run:
             records = [self._record(agent, moment, name, said) for name in new]
             delivery_log.append(self._office, [delivery_log.encode(record) for record in records])
             waiting.drop(agent.id, new)
-            untold.save(self._office, waiting)
+            with contextlib.suppress(DiskFault):  # the lines are in the log, and that is what counts
+                untold.save(self._office, waiting)
             return new
 
     def _record(self, agent: Agent, moment: str, name: str, detail: str) -> Record:

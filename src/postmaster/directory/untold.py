@@ -121,7 +121,11 @@ def unmark(office: Office) -> None:
 
 
 def save(office: Office, untold: Untold) -> None:
-    """Write the file; the lock is held. If that fails, the next run reads more of the log, and nothing is lost."""
+    """Write the file; the lock is held. If that fails, the next run reads more of the log, and nothing is lost.
+
+    Raises:
+        DiskFault: it cannot be written.
+    """
     fields = {
         "version": _VERSION,
         "registry": untold.registry,
@@ -133,9 +137,12 @@ def save(office: Office, untold: Untold) -> None:
     data = json.dumps(fields).encode("ascii")
     temporary = os.path.join(office.private, ".nudges.tmp")
     durable.remove(temporary)
-    with contextlib.suppress(OSError):
+    try:
         durable.write_new(temporary, _digest(data) + b"\n" + data, sync=False, mode=0o600)
         os.rename(temporary, office.nudges)
+    except OSError as fault:
+        durable.remove(temporary)
+        raise DiskFault(f"{office.nudges}: cannot be written: {fault.strerror}") from fault
 
 
 def _load(office: Office) -> Untold | None:
