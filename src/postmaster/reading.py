@@ -4,6 +4,7 @@ Nothing in a mailbox is trusted: a name is looked at before it is opened, links 
 so much is read as is asked for. Only `move` changes anything.
 """
 
+import errno
 import heapq
 import os
 import re
@@ -130,6 +131,16 @@ def load(path: str, limit: int = message.HEAD_BYTES) -> Message:
         return Message(raw, size, message.all_fields(raw, start, end), body)
     except Refused as fault:
         return Message(raw, size, problem=fault.detail)
+
+
+def load_wherever(inbox: str, item: Name, limit: int) -> tuple[Name, Message]:
+    """Read a message as `load` does, also if it is moved to another folder of its mailbox just now; say where it is."""
+    for folder in (item.folder, maildir.READ, maildir.UNREAD):
+        try:
+            return Name(folder, item.name), load(os.path.join(inbox, folder, item.name), limit)
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(inbox, item.folder, item.name))
 
 
 # -- who ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from postmaster.tracking import AnswerWatch, Outcome, Watch
 
 
 def refuse(refusal: Refusal, as_json: bool) -> int:
+    """Say why a message was not sent; return the exit code."""
     if as_json:
         echo_json({"state": "refused", "sent": False, "refused": refusal.refused})
     say(str(refusal))
@@ -107,10 +108,11 @@ def _await_answer(
     if item is None:
         answer["answerable"] = not outcome.unanswerable
         return 65 if outcome.unanswerable and outcome.over else 75
-    path = os.path.join(agent.inbox, item.folder, item.name)
-    content = reading.load(path, load_settings(office).max_message_bytes + message.HEAD_BYTES)
+    limit = load_settings(office).max_message_bytes + message.HEAD_BYTES
+    item, content = reading.load_wherever(agent.inbox, item, limit)
     answer["state"] = "answered"
     answer["answer"] = {"agent": agent.id, "folder": item.folder, "file": visible(item.name)}
+    path = os.path.join(agent.inbox, item.folder, item.name)
     answer["answer"] |= {"path": office.shown(path), **mailbox.describe_content(content)}
     answer["answer_lines"] = mailbox.content_lines(content)
     return 0

@@ -206,6 +206,8 @@ def catch_up(office: Office, untold: Untold) -> bool:
     """Read what was appended to the log since; False if the log is another one by now."""
     inode, offset, tail = untold.place
     here, size = delivery_log.position(office)
+    if not inode:  # there was no log
+        return not delivery_log.log_files(office)
     if (here, size) == (inode, offset):
         return True
     if here == inode and size >= offset:
@@ -214,7 +216,7 @@ def catch_up(office: Office, untold: Untold) -> bool:
         files = delivery_log.log_files(office)
         same = [number for number, path in enumerate(files) if os.stat(path).st_ino == inode]
         if not same or files[same[0]].endswith((".gz", ".zst")) or os.stat(files[same[0]]).st_size < offset:
-            return not inode and not files
+            return False
         rest = files[same[0] :]
     for number, path in enumerate(rest):
         start = offset if number == 0 else 0
