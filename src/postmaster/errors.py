@@ -21,6 +21,12 @@ class BadData(PostmasterError):
     exit_code = 65
 
 
+class Missing(PostmasterError):
+    """Something is not installed that this needs, or a command that it runs failed (EX_UNAVAILABLE)."""
+
+    exit_code = 69
+
+
 class CannotCreate(PostmasterError):
     """An output file cannot be created (EX_CANTCREAT)."""
 

@@ -1,8 +1,8 @@
 """Telling that a run has nothing to do, with a handful of system calls and no imports that cost time.
 
 Cron starts a router every few minutes and most of those find an empty outbox. It must be certain: no mail, nothing
-left by a killed run, no mail to be given back, a registry whose compiled form is current and settings that are no
-younger than the last run (so that broken ones are reported, not skipped).
+left by a killed run, no mail to be given back, nobody who may have to be nudged, a registry whose compiled form is
+current and settings that are no younger than the last run (so that broken ones are reported, not skipped).
 """
 
 import os
@@ -26,7 +26,8 @@ def is_idle(office: Office) -> bool:
         os.utime(office.lock_file)  # the time of the last run; missing before the first one
     except OSError:
         return False
-    return not any(map(os.path.lexists, (office.journal, office.removals, office.returning)))
+    left = (office.journal, office.removals, office.returning, office.nudges)
+    return not any(map(os.path.lexists, left))
 
 
 def _settings_changed(office: Office) -> bool:

@@ -81,11 +81,11 @@ def stale_temporaries(directory: str) -> list[str]:
         return [
             entry.name
             for entry in ours
-            if not _owner_lives(entry.name) or entry.stat(follow_symlinks=False).st_mtime_ns < old_ns
+            if not owner_lives(entry.name) or entry.stat(follow_symlinks=False).st_mtime_ns < old_ns
         ]
 
 
-def _owner_lives(name: str) -> bool:
+def owner_lives(name: str) -> bool:
     """Tell whether the process that wrote a temporary still runs (signal 0, kill(2)); not so for our own."""
     number = name.partition(durable.TEMPORARY)[2].partition("-")[0]
     if not number.isdecimal() or int(number) == os.getpid():

@@ -48,6 +48,8 @@ class Office:
         self.directory_lock = os.path.join(self.private, "directory.lock")
         self.journal = os.path.join(self.private, "journal")
         self.removals = os.path.join(self.private, "removals")
+        self.nudges = os.path.join(self.private, "nudges")
+        self.nudges_lock = os.path.join(self.private, "nudges.lock")
         self.history = os.path.join(self.private, "history.sqlite")
 
     def inbox(self, configured: str) -> str:

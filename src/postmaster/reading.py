@@ -4,6 +4,7 @@ Nothing in a mailbox is trusted: a name is looked at before it is opened, links 
 so much is read as is asked for. Only `move` changes anything.
 """
 
+import errno
 import heapq
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postmaster import address, delivery_log, maildir, message, outbox, times
+from postmaster import address, delivery_log, maildir, message, outbox, times, waiting
 from postmaster.decide import Agent, RegistryView, quoted
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, ConfigurationFault, DiskFault
@@ -132,6 +133,16 @@ def load(path: str, limit: int = message.HEAD_BYTES) -> Message:
         return Message(raw, size, problem=fault.detail)
 
 
+def load_wherever(inbox: str, item: Name, limit: int) -> tuple[Name, Message]:
+    """Read a message as `load` does, also if it is moved to another folder of its mailbox just now; say where it is."""
+    for folder in (item.folder, maildir.READ, maildir.UNREAD):
+        try:
+            return Name(folder, item.name), load(os.path.join(inbox, folder, item.name), limit)
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(inbox, item.folder, item.name))
+
+
 # -- who ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +218,15 @@ def mail(inbox: str) -> list[Name]:
     return [*(item for item in unread if item.name not in gone), *read]
 
 
+def wait_for_mail(inbox: str, seconds: float) -> bool:
+    """Wait until there is unread mail; tell whether there is. Raises OSError if the mailbox is closed."""
+
+    def look() -> bool | None:
+        return bool(maildir.messages(inbox, maildir.UNREAD)) or None
+
+    return waiting.wait_for(look, [os.path.join(inbox, maildir.UNREAD)], seconds) is not None
+
+
 def find_message(office: Office, agent: Agent, text: str) -> Name:
     """Return the message of `agent` that `text` names: a file name, or an unambiguous beginning of an id.
 
@@ -265,7 +285,7 @@ class Moved:
     message: Message
 
 
-def waiting(office: Office) -> int | None:
+def count_waiting(office: Office) -> int | None:
     """Return how many letters lie in the outbox, and in drop folders; None if this account may not list it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Following letters that were put in the outbox: whether they have left it, and what the log says of them."""
+"""Following letters that were put in the outbox: whether they have left it, what the log says, who answers."""
 
 import contextlib
 import os
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from postmaster import delivery_log, reasons
+from postmaster import delivery_log, maildir, reading, reasons, waiting
+from postmaster.decide import Agent
 from postmaster.delivery_log import Record
+from postmaster.errors import BadData
 from postmaster.office import Office, visible
 
 FINAL: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED)
@@ -49,6 +51,11 @@ class Outcome:
         """Whether there is nothing to wait for."""
         return self.left and any(record["action"] in FINAL for record in self.records)
 
+    @property
+    def unanswerable(self) -> bool:
+        """Whether nobody has it, or ever will, so that no answer can come."""
+        return self.left and not any(record["action"] == reasons.DELIVERED for record in self.records)
+
 
 class Watch:
     """Follows the log for lines about letters that were put in the outbox, by their names there.
@@ -63,7 +70,13 @@ class Watch:
         self._inode, self._offset = since
         self._after = after
         self._names = files
+        self.on_record: Callable[[Record], None] | None = None  # called with every record of the log from here on
         self._found: dict[str, dict[bytes, Record]] = {visible(name): {} for name in files}
+
+    @property
+    def files(self) -> list[str]:
+        """The names in the outbox that are followed."""
+        return self._names
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return what the outbox and the log say now. A letter's lines are there before it leaves (docs/states.md)."""
@@ -101,6 +114,82 @@ class Watch:
                     self._take(told)
 
     def _take(self, record: Record) -> None:
+        if self.on_record is not None:
+            self.on_record(record)
         file = record.get("file")
         if isinstance(file, str) and file in self._found and str(record.get("time", "")) >= self._after:
             self._found[file][delivery_log.encode(record)] = record
+
+
+class AnswerWatch:
+    """Looks for an answer in the mailbox of who asks. Made before the question is sent: what is there is no answer.
+
+    Raises:
+        OSError: the mailbox cannot be looked into.
+    """
+
+    def __init__(self, office: Office, agent: Agent) -> None:
+        self._office = office
+        self.agent = agent
+        self._unread = os.path.join(agent.inbox, maildir.UNREAD)
+        self._seen = set(maildir.messages(agent.inbox, maildir.UNREAD))
+        self._logged: list[str] = []
+
+    def wait(
+        self, watch: Watch, message_id: str, flow: str, seconds: float, *, on_delivered: Callable[[], None]
+    ) -> tuple[reading.Name | None, Outcome]:
+        """Wait for a message in the same flow with this `in_reply_to`; return where it is, and what became of ours.
+
+        Ends early, with None, when no answer can come any more: ours was refused by everybody, or is gone.
+
+        Args:
+            watch: follows the one letter that asks.
+            on_delivered: called once, when it is known that somebody has the letter.
+        """
+        (file,) = watch.files
+        outcome = Outcome(False, [])
+        told = False
+
+        def is_answer(in_reply_to: object, correlation_id: object) -> bool:
+            return str(in_reply_to).casefold() == message_id and correlation_id == flow
+
+        def take(record: Record) -> None:
+            of_ours = record.get("agent") == self.agent.id and record["action"] == reasons.DELIVERED
+            if of_ours and is_answer(record.get("in_reply_to"), record.get("correlation_id")):
+                self._logged.append(os.path.basename(record.get("path", "")))
+
+        def look() -> tuple[reading.Name | None] | None:
+            nonlocal outcome, told
+            found = self._unseen(is_answer)
+            outcome = watch.outcomes()[file]
+            if outcome.over and not outcome.unanswerable and not told:
+                told = True
+                on_delivered()
+            found = found or self._moved()
+            return (found,) if found is not None or outcome.unanswerable else None
+
+        watch.on_record = take
+        result = waiting.wait_for(look, [self._unread, self._office.logs], seconds)
+        return (result[0] if result is not None else None), outcome
+
+    def _unseen(self, is_answer: Callable[[object, object], bool]) -> reading.Name | None:
+        """Return the answer if it is among the messages that came since we looked last."""
+        for name in maildir.messages(self.agent.inbox, maildir.UNREAD):
+            if name in self._seen:
+                continue
+            try:
+                content = reading.load(os.path.join(self._unread, name))
+            except (OSError, BadData):
+                continue  # moved on: the log tells
+            self._seen.add(name)
+            if is_answer(content.text("in_reply_to"), content.text("correlation_id")):
+                return reading.Name(maildir.UNREAD, name)
+        return None
+
+    def _moved(self) -> reading.Name | None:
+        """Return the answer if the log tells of it and somebody was quick to acknowledge it."""
+        for name in self._logged:
+            for folder in (maildir.UNREAD, maildir.READ):
+                if os.path.isfile(os.path.join(self.agent.inbox, folder, name)):
+                    return reading.Name(folder, name)
+        return None

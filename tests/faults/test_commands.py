@@ -1,7 +1,5 @@
-"""Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register`, `archive` at every call; let each fail.
-
-So, too, a run with drop folders, and one that bounces.
-"""
+"""Kill `send`, `ack`, `dead-letter retry`, `registry merge`, `register`, `archive`, `nudge` and `rule --write` at every
+call; let each fail. So, too, a run with drop folders, and one that bounces."""
 
 import json
 import os
@@ -334,6 +332,69 @@ def _whole(path: Path) -> bool:
     return found is not None and len(body) - found.end() == int(found[1]) and body.endswith(_BODY)
 
 
+class Nudge(Case):
+    """An agent is told of a message once or not at all, and only of one that the log says it was told of."""
+
+    arguments = ("nudge",)
+
+    def make(self, desk: Desk) -> None:
+        ask, tell = f"test -e {desk.root}/idle", f"echo $POSTMASTER_UNREAD >> {desk.root}/told"
+        commands = f"idle: [/bin/sh, '-c', '{ask}'], nudge: [/bin/sh, '-c', '{tell}']"
+        (desk.root / "registry.d" / "lab.yml").write_text(_DECLARATION.replace("accepts:", f"{commands}, accepts:"))
+        desk.do("registry", "merge")
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER)
+        desk.do("route")
+        assert _actions(desk) == ["delivered"]
+        (desk.root / "idle").touch()
+
+    def holds(self, desk: Desk) -> None:
+        assert self._runs(desk) <= 1
+        if self._runs(desk):
+            assert "nudged" in _actions(desk)
+
+    def again(self, desk: Desk) -> None:
+        for _ in range(2):
+            desk.run("route")
+            desk.do("nudge")
+        assert _actions(desk).count("nudged") == 1
+        assert self._runs(desk) <= 1
+        (desk.root / "outbox" / "letter.md").write_bytes(_LETTER.replace(b"only one", b"another"))
+        told = self._runs(desk)
+        desk.do("route")
+        assert self._runs(desk) == told + 1, "the next message is told of"
+        assert not (desk.root / ".postmaster/.nudges.tmp").exists()
+        desk.do("verify")
+
+    def _runs(self, desk: Desk) -> int:
+        told = desk.root / "told"
+        return len(told.read_text().splitlines()) if told.exists() else 0
+
+
+class Rule(Case):
+    """The file holds the old text or the new one, whole, with all that others wrote in it."""
+
+    def make(self, desk: Desk) -> None:
+        self._file = desk.root / "AGENTS.md"
+        self._file.write_bytes(b"# Ours\n")
+        self._file.chmod(0o640)
+        self.arguments = ("rule", "lab.one", "--write", str(self._file))
+
+    def holds(self, desk: Desk) -> None:
+        held = self._file.read_bytes()
+        assert held == b"# Ours\n" or (
+            held.startswith(b"# Ours\n\n<!-- begin ") and held.endswith(b"rule lab.one -->\n")
+        )
+        assert self._file.stat().st_mode & 0o777 == 0o640
+
+    def again(self, desk: Desk) -> None:
+        desk.do(*self.arguments)
+        held = self._file.read_bytes()
+        assert held.count(b"<!-- begin") == 1
+        desk.do(*self.arguments)
+        assert self._file.read_bytes() == held
+        assert [name for name in os.listdir(desk.root) if "postmaster-" in name] == []
+
+
 def _actions(desk: Desk) -> list[str]:
     """Return the actions in the log, in order."""
     lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
@@ -370,8 +431,8 @@ def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[
 
 _cases = pytest.mark.parametrize(
     "case",
-    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders(), Bounce()],
-    ids=["send", "ack", "retry", "merge", "register", "archive", "folders", "bounce"],
+    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders(), Bounce(), Nudge(), Rule()],
+    ids=["send", "ack", "retry", "merge", "register", "archive", "folders", "bounce", "nudge", "rule"],
 )
 
 

@@ -359,15 +359,15 @@ def test_now_of_a_letter_that_waits(lab: Box) -> None:
 def test_wait_until_time_is_over(lab: Box) -> None:
     """Nobody routes: exit 75 after the seconds given, and the letter stays."""
     started = time.monotonic()
-    answer = sent(lab, "--wait", "0.3", "--body", "x", check=75)
+    answer = sent(lab, "--wait-delivered", "0.3", "--body", "x", check=75)
     assert time.monotonic() - started >= 0.3
     assert (answer["state"], answer["outcomes"]) == ("waiting", [])
     assert lab.outbox() == [answer["file"]]
 
 
 def test_wait_for_another_router(lab: Box) -> None:
-    """--wait hears of the delivery that another process makes."""
-    process = lab.start("send", *options(), "--wait", "30", "--json", "--body", "x")
+    """--wait-delivered hears of the delivery that another process makes."""
+    process = lab.start("send", *options(), "--wait-delivered", "30", "--json", "--body", "x")
     while not [name for name in lab.outbox() if SENT_NAME.fullmatch(name)]:
         time.sleep(0.01)
     lab.route()
@@ -380,7 +380,7 @@ def test_wait_is_not_told_of_other_letters(lab: Box) -> None:
     """Letters that fail beside it do not change what is said of this one."""
     lab.drop("bad.md", "no header")
     lab.drop("other.md", letter(to="nobody@lab.internal"))
-    answer = sent(lab, "--now", "--wait", "5", "--body", "x")
+    answer = sent(lab, "--now", "--wait-delivered", "5", "--body", "x")
     assert (answer["state"], len(answer["outcomes"])) == ("delivered", 1)
 
 

@@ -222,10 +222,17 @@ def test_a_file_that_declares_nothing_is_a_problem(office: Office, text: str) ->
     assert len(problems(office)) == 1
 
 
+def test_commands(office: Office) -> None:
+    """`nudge` and `idle` are kept argument by argument, empty ones too."""
+    declare(office, "a.yml", '- {id: a, address: a@x, nudge: [/bin/echo, "", "{text}", ";"], idle: [~/bin/idle]}\n')
+    (entry,) = declarations.load(office).entries()
+    assert (entry["nudge"], entry["idle"]) == (["/bin/echo", "", "{text}", ";"], ["~/bin/idle"])
+
+
 def test_later_keys_are_unknown(office: Office) -> None:
-    """A documented key must work; `nudge` does not exist yet."""
-    declare(office, "a.yml", "- {id: a, address: a@x, nudge: [true]}\n")
-    assert "unknown key nudge" in problems(office)[0]
+    """A documented key must work; `turn` does not exist yet."""
+    declare(office, "a.yml", "- {id: a, address: a@x, turn: [true]}\n")
+    assert "unknown key turn" in problems(office)[0]
 
 
 @pytest.mark.parametrize("text", ["many", "{max: 3}", "{max: 3, x-why: desks}"])

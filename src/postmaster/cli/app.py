@@ -29,6 +29,9 @@ COMMANDS: Final = {
     "register": ("directory", "register", "Make a live instance of a class."),
     "archive": ("directory", "archive", "Archive a live instance; its name is free then."),
     "directory": ("directory", "directory", "List who is alive."),
+    "watch": ("watch", "watch", "Route mail as it comes."),
+    "rule": ("rule", "rule", "Print the text on mail for an agent's prompt."),
+    "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 

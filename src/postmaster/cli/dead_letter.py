@@ -10,9 +10,9 @@ from postmaster import dead_letters, reading, reasons, resubmission
 from postmaster.address import nearest
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
+from postmaster.cli.following import describe_outcome, explain, outcome_lines
 from postmaster.cli.inbox import content_lines, copy_out, cut, describe_content
 from postmaster.cli.route import route_now
-from postmaster.cli.send import describe_outcome, explain, outcome_lines
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import brief, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem

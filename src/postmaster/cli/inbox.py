@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from postmaster import maildir, reading, reports
-from postmaster.cli.answers import echo_json
+from postmaster.cli.answers import echo_json, seconds
 from postmaster.cli.app import printable, say
 from postmaster.decide import Agent
 from postmaster.directory.readers import find_reader
@@ -26,24 +26,36 @@ _SHOWN_TEXT = 60
 @click.argument("agent")
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="So many; 0 for all.")
 @click.option("--all", "every", is_flag=True, help="Show mail in read/ too.")
+@click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long until there is unread mail.")
 @_JSON
 @click.pass_obj
-def inbox(office: Office, agent: str, limit: int, every: bool, as_json: bool) -> int:
+def inbox(office: Office, agent: str, limit: int, every: bool, wait: float | None, as_json: bool) -> int:
     """List the mail of AGENT (an id, an address, an alias or a live name), newest first. Changes nothing.
 
-    Exit codes: 0 shown, 65 no such AGENT, 74 the mail cannot be read, 78 no usable office or registry.
+    With --wait it is listed as soon as there is unread mail: at once, if there is some already. The package
+    `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
+
+    Exit codes: 0 shown, 65 no such AGENT, 74 the mail cannot be read, 75 there was no unread mail all the time of
+    --wait, 78 no usable office or registry.
 
     \b
     Example:
       postmaster inbox council.product-agent
       postmaster inbox product-agent@council.internal --all --limit 0 --json
+      postmaster inbox council.product-agent --wait 600
     """
-    answer = describe(office, find_reader(office, agent).agent, limit, every=every)
+    reader = find_reader(office, agent)
+    found = reader.agent
+    came = True
+    if wait is not None:
+        reader.require_live()
+        came = reading.wait_for_mail(found.inbox, wait)
+    answer = describe(office, found, limit, every=every)
     if as_json:
         echo_json(answer)
     else:
         click.echo("\n".join(lines(answer)))
-    return 0
+    return 0 if came else 75
 
 
 @click.command()
@@ -188,7 +200,7 @@ def describe(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[s
         "inbox": office.shown(agent.inbox),
         "unread": len(unread_mail),
         "read": len(found) - len(unread_mail),
-        "waiting": reading.waiting(office),
+        "waiting": reading.count_waiting(office),
         "hidden": len(listed) - len(shown),
         "messages": [_row(office, agent, item) for item in shown],
     }

@@ -9,7 +9,7 @@ import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import say
-from postmaster.directory import taken_names
+from postmaster.directory import note_nudges, taken_names
 from postmaster.errors import BadData
 from postmaster.office import Office
 from postmaster.registry import compiled, flows, lint, schema, source
@@ -55,6 +55,7 @@ def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> i
     office.require()
     report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
     if not dry_run and not report.problems:
+        note_nudges(office)
         report = replace(report, warnings=(*report.warnings, *taken_names(office)))
     answer = _merge_answer(report, dry_run)
     if as_json:

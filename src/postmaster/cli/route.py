@@ -1,6 +1,8 @@
 """`postmaster route`."""
 
 import gc
+import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,7 +11,7 @@ from postmaster import reasons, router
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
-from postmaster.directory import Reports, open_view
+from postmaster.directory import Opening, Reports, open_view
 from postmaster.errors import PostmasterError
 from postmaster.office import Office
 from postmaster.summary import Summary
@@ -35,12 +37,12 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     gc.disable()  # a pass makes many objects and no cycles worth the time that looking for them takes
     records: list[Record] = []
     on_record = records.append if verbose or as_json or dry_run else None
+    nudges: dict[str, Any] = {}
     if dry_run:
         report = router.preview(office, on_record=on_record, open_view=open_view, reporter=Reports(office))
     else:
-        reporter = Reports(office)
-        report = router.route(office, wait=now, on_record=on_record, open_view=open_view, reporter=reporter)
-    answer = describe(office, report, records, dry_run=dry_run)
+        report, nudges = route_and_nudge(office, wait=now, on_record=on_record)
+    answer = describe(office, report, records, dry_run=dry_run) | nudges
     if as_json:
         echo_json(answer)
     elif verbose or dry_run:
@@ -49,6 +51,23 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     for problem in report.problems:
         say(printable(problem))
     return 75 if report.deferred and not dry_run else 0
+
+
+def route_and_nudge(
+    office: Office, *, wait: bool, on_record: Callable[[Record], None] | None = None
+) -> tuple[Summary, dict[str, Any]]:
+    """Route, then tell those who have mail; return what the router did and what came of the nudges.
+
+    Raises:
+        ConfigurationFault, CannotCreate, DiskFault: of routing (router.route); those of the nudges are only said.
+    """
+    opening = Opening()
+    report = router.route(office, wait=wait, on_record=on_record, open_view=opening, reporter=Reports(office))
+    if report.busy or not (opening.has_nudges or os.path.lexists(office.nudges)):
+        return report, {}
+    from postmaster.cli.nudge import nudge_after_routing
+
+    return report, nudge_after_routing(office, has_nudges=opening.has_nudges)
 
 
 def describe(office: Office, report: Summary, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
@@ -81,6 +100,10 @@ def lines(answer: dict[str, Any]) -> list[str]:
     counted += [f"{answer['deferred']} deferred"] if answer["deferred"] else []
     counted += [f"{len(answer['waiting'])} waiting"] if answer["waiting"] else []
     would = "would be: " if answer["dry_run"] else ""
+    if "nudged" in answer:
+        from postmaster.cli import nudge
+
+        shown += nudge.lines(answer)
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
 
 
@@ -91,9 +114,7 @@ def route_now(office: Office) -> list[Record]:
     """
     records: list[Record] = []
     try:
-        problems = router.route(
-            office, wait=True, on_record=records.append, open_view=open_view, reporter=Reports(office)
-        ).problems
+        problems = route_and_nudge(office, wait=True, on_record=records.append)[0].problems
     except PostmasterError as fault:
         problems = [str(fault)]
     except OSError as fault:

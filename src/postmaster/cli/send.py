@@ -4,44 +4,29 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
 
 import click
 
 from postmaster import composition, maildir, message, reading, submission, times
 from postmaster.address import is_mailbox
-from postmaster.cli.answers import echo_json
-from postmaster.cli.app import printable, say
-from postmaster.cli.route import route_now
+from postmaster.cli.answers import seconds
+from postmaster.cli.following import Ways, describe, finish, refuse
 from postmaster.composition import Draft
 from postmaster.decide import Agent, quoted
 from postmaster.directory import open_view
-from postmaster.errors import BadData, PostmasterError, UsageProblem
+from postmaster.errors import BadData, UsageProblem
 from postmaster.office import Office, visible
 from postmaster.settings import load_settings
-from postmaster.submission import Refusal, Submitted
-from postmaster.tracking import Outcome, Watch
+from postmaster.submission import Refusal
 
-
-def _seconds(text: str) -> float:
-    """Read a time to wait: not negative, and an end to it."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_WAIT:  # false for `nan` too
-        raise click.BadParameter(f"{text!r} is no number of seconds from 0 to {_LONGEST_WAIT}")
-    return seconds
-
-
-_LONGEST_WAIT: Final = 30 * 24 * 3600
 _BODY = click.argument("file", required=False)
 _OPTIONS = [
     click.option("--body", "text", metavar="TEXT", help="The body, instead of FILE or standard input; used as it is."),
     click.option("--sent-at", metavar="TIME", help="RFC 3339. Default: now. With the same text again: a duplicate."),
     click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header field of your own."),
     click.option("--now", is_flag=True, help="Route at once, and say what became of the message."),
-    click.option("--wait", type=_seconds, metavar="SECONDS", help="Wait so long for it to be routed."),
+    click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long for the answer, and print it."),
+    click.option("--wait-delivered", type=seconds, metavar="SECONDS", help="Wait so long for it to be routed."),
     click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
 ]
 
@@ -75,6 +60,7 @@ def send(
     headers: tuple[str, ...],
     now: bool,
     wait: float | None,
+    wait_delivered: float | None,
     as_json: bool,
     file: str | None,
 ) -> int:
@@ -83,16 +69,21 @@ def send(
     The body is FILE, byte for byte; standard input if FILE is `-` or left out; or --body TEXT. If any recipient would
     not get the message, nothing is sent.
 
-    Exit codes: 0 sent (with --now or --wait: delivered), 64 wrong use, 65 refused, 73 or 74 the disk refused, 75 sent
-    but not delivered yet, 78 no usable office or registry.
+    With --wait it ends when the answer is in the inbox of --from: a message of the same flow whose `in_reply_to` is the
+    id of this one. It is printed, and stays unread; if it comes later it is ordinary mail. A refusal ends the waiting.
+    The package `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
+
+    Exit codes: 0 sent (with --now or --wait-delivered: delivered; with --wait: answered), 64 wrong use, 65 refused,
+    73 or 74 the disk refused, 75 sent but not delivered or not answered yet, 78 no usable office or registry.
 
     \b
     Example:
       echo "Ready for review." | postmaster send --to product-agent@council.internal \\
         --from orchestrator@council.internal --type council.evaluate --subject "Plan B" --correlation run-42
       postmaster send --to builder@lab.internal --from conductor@lab.internal --type job.run \\
-        --subject "nightly build" --body "Please run it." --now
+        --subject "nightly build" --body "Please run it." --now --wait 600
     """
+    ways = Ways(now, wait, wait_delivered)
     office.require()
     settings = load_settings(office)
     now_ns = time.time_ns()
@@ -111,12 +102,13 @@ def send(
         raise UsageProblem("--to names nobody")
 
     with open_view(office) as registry:
+        ways.watch_for(office, registry.find(sender), sender)
         try:
             submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None)
         except Refusal as refusal:
-            return _refuse(refusal, as_json)
+            return refuse(refusal, as_json)
     answer = describe(office, submitted)
-    return _finish(office, submitted, answer, now=now, wait=wait, as_json=as_json)
+    return finish(office, submitted, answer, ways, as_json=as_json)
 
 
 @click.command()
@@ -140,6 +132,7 @@ def reply(
     headers: tuple[str, ...],
     now: bool,
     wait: float | None,
+    wait_delivered: float | None,
     as_json: bool,
     file: str | None,
 ) -> int:
@@ -153,6 +146,7 @@ def reply(
       postmaster reply council.product-agent 5d41402a --body "Approved." --ack
       postmaster reply product-agent@council.internal 5d41402a --type council.vote verdict.md --now
     """
+    ways = Ways(now, wait, wait_delivered)
     from postmaster.directory import readers
 
     office.require()
@@ -182,11 +176,12 @@ def reply(
             body=_body(file, text, settings.max_message_bytes),
         )
         senders = list(dict.fromkeys([reached, replier.address]))
+        ways.watch_for(office, replier, reached)
         draft = submission.choose_sender(office, draft, senders, registry, settings, may_repeat=may_repeat)
         try:
             submitted = submission.send(office, draft, registry, settings, may_repeat=may_repeat)
         except Refusal as refusal:
-            return _refuse(refusal, as_json)
+            return refuse(refusal, as_json)
     answer = describe(office, submitted)
     answer["from"] = draft.sender
     answer["to"] = origin
@@ -195,7 +190,7 @@ def reply(
         moved = reading.move(office, replier, item, maildir.READ)
         answer["acknowledged"] = moved.path
 
-    return _finish(office, submitted, answer, now=now, wait=wait, as_json=as_json, after=acknowledge if ack else None)
+    return finish(office, submitted, answer, ways, as_json=as_json, after=acknowledge if ack else None)
 
 
 def _origin(office: Office, agent: Agent, item: reading.Name, original: reading.Message) -> tuple[str, str, str]:
@@ -230,105 +225,3 @@ def _body(file: str | None, text: str | None, limit: int) -> bytes:
     except (OSError, ValueError) as fault:
         why = fault.strerror if isinstance(fault, OSError) else str(fault)
         raise BadData(f"{quoted(visible(file))}: cannot be read: {why}; nothing was sent") from fault
-
-
-# -- answers -------------------------------------------------------------------------------------------------------
-
-
-def _refuse(refusal: Refusal, as_json: bool) -> int:
-    if as_json:
-        echo_json({"state": "refused", "sent": False, "refused": refusal.refused})
-    say(str(refusal))
-    return refusal.exit_code
-
-
-def _finish(
-    office: Office,
-    submitted: Submitted,
-    answer: dict[str, Any],
-    *,
-    now: bool,
-    wait: float | None,
-    as_json: bool,
-    after: Callable[[], None] | None = None,
-) -> int:
-    """Route or wait if asked to, acknowledge, and say what became of the message; return the exit code."""
-    code = 0
-    try:
-        if now or wait is not None:
-            watch = Watch(office, [submitted.file], submitted.since, "")
-            if now:
-                route_now(office)
-            outcome = watch.wait(wait or 0)[submitted.file]
-            answer |= describe_outcome(outcome)
-            code = outcome.exit_code
-        if after is not None and code != BadData.exit_code:
-            after()
-    except (PostmasterError, OSError):
-        _print(answer, as_json)  # it is sent, whatever went wrong since
-        raise
-    _print(answer, as_json)
-    if code == 75:
-        say(f"{submitted.path}: {explain(answer['state'])}")
-    return code
-
-
-def describe(office: Office, submitted: Submitted) -> dict[str, Any]:
-    """Return what was sent as plain data: what both the human and the JSON form say."""
-    return {
-        "office": office.root,
-        "sent": True,
-        "state": "submitted",
-        "id": submitted.id,
-        "correlation_id": submitted.correlation_id,
-        "file": submitted.file,
-        "path": submitted.path,
-    }
-
-
-def describe_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return what became of a letter as plain data."""
-    keys = ("action", "to", "agent", "sequence", "path", "reason", "status", "detail")
-    shown = [{key: record[key] for key in keys if key in record} for record in outcome.records]
-    return {"state": outcome.state, "outcomes": shown}
-
-
-def explain(state: str) -> str:
-    """Return what a state means that is not the end."""
-    return {
-        "deferred": "deferred; the next run tries again",
-        "gone": "it has left the outbox, and the log does not say where to",
-    }.get(state, "not routed yet; the next run takes it")
-
-
-def outcome_lines(answer: dict[str, Any]) -> list[str]:
-    """Return the human form of `describe_outcome`."""
-    shown = []
-    for item in answer.get("outcomes", ()):
-        who = printable(item.get("to", ""))
-        agent = f" ({item['agent']})" if "agent" in item else ""
-        number = f" #{item['sequence']}" if "sequence" in item else ""
-        where = f" -> {printable(item['path'])}" if "path" in item else ""
-        why = f" [{item['reason']}] {printable(item.get('detail', ''))}" if "reason" in item else ""
-        shown.append(f"{item['action']:<11} {who}{agent}{number}{where}{why}")
-    return shown
-
-
-def lines(answer: dict[str, Any]) -> list[str]:
-    """Return the human form of what was sent."""
-    shown = [
-        f"id          {answer['id']}",
-        f"flow        {printable(answer['correlation_id'])}",
-        f"file        {answer['path']}",
-        *outcome_lines(answer),
-    ]
-    if "acknowledged" in answer:
-        shown.append(f"acknowledged {answer['acknowledged']}")
-    return shown
-
-
-def _print(answer: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        echo_json(answer)
-    else:
-        click.echo("\n".join(lines(answer)))

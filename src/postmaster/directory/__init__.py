@@ -32,6 +32,15 @@ def taken_names(office: Office) -> list[str]:
     return registration.taken_names(office)
 
 
+def note_nudges(office: Office) -> None:
+    """See to it that the next run nudges whoever the registry, as it was merged now, wants nudged."""
+    with compiled.open_view(office) as registry:
+        if registry.has_nudges():
+            from postmaster.directory import untold
+
+            untold.mark(office)
+
+
 def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
     """Open the registry, with the live instances if there are any; to be used with `with`.
 
@@ -106,3 +115,15 @@ class Reports:
             from postmaster.directory.returning import forget
 
             forget(self._office, self._returns.done)
+
+
+class Opening:
+    """Opens the view for a pass of the router (`open_view`), and notes whether anybody in it is to be nudged."""
+
+    def __init__(self) -> None:
+        self.has_nudges = False
+
+    def __call__(self, office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
+        view = open_view(office, write=write)
+        self.has_nudges = view.has_nudges()
+        return view

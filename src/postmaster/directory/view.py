@@ -99,6 +99,14 @@ class DirectoryView:
         claim = self.claim(agent_id)
         return self.registry.entry(claim.class_id if claim is not None else agent_id)
 
+    def has_nudges(self) -> bool:
+        """Tell whether any agent or class says how it is to be nudged."""
+        return self.registry.has_nudges()
+
+    def nudged(self) -> Sequence[str]:
+        """Return the ids of the agents and classes that say how they are to be nudged."""
+        return self.registry.nudged()
+
     def all_agents(self) -> Iterator[Agent]:
         """Yield every agent of the registry, then every live instance, each in the order of the ids."""
         yield from self.registry.all_agents()

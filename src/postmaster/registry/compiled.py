@@ -98,6 +98,14 @@ class CompiledRegistry:
         """Return all that the registry says of the agent with this id."""
         return self._ask(lambda: self._entry(agent_id))
 
+    def has_nudges(self) -> bool:
+        """Tell whether any agent says how it is to be nudged."""
+        return bool(self._ask(lambda: database.names_of(self._connection, database.NUDGED, 1)))
+
+    def nudged(self) -> Sequence[str]:
+        """Return the ids of the agents that say how they are to be nudged."""
+        return self._ask(lambda: database.names_of(self._connection, database.NUDGED))
+
     def all_agents(self) -> Iterator[Agent]:
         """Yield every agent in the order of the ids."""
         for entry in self.all_entries():

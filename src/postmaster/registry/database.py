@@ -36,6 +36,7 @@ DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 ID: Final = "id"
 ADDRESS: Final = "address"
 ROLE: Final = "role"
+NUDGED: Final = "nudge"  # the id of an agent that says how it is to be nudged
 
 
 def fill(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
@@ -57,7 +58,8 @@ def fill(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
 
 def _names(position: int, entry: Entry) -> Iterator[tuple[str, str, int, str, str]]:
     kinds = ((ID, [entry["id"]]), (ADDRESS, [entry["address"], *entry.get("aliases", ())]))
-    for kind, names in (*kinds, (ROLE, entry.get("roles", ()))):
+    nudged = [entry["id"]] if entry.get("nudge") else []
+    for kind, names in (*kinds, (ROLE, entry.get("roles", ())), (NUDGED, nudged)):
         for folded, shown in {address.fold(name): name for name in names}.items():
             yield kind, folded, position, shown, folded[::-1]
 
@@ -193,6 +195,12 @@ def count(connection: sqlite3.Connection) -> int:
 def count_users(connection: sqlite3.Connection) -> int:
     """Return how many agents have a `user`."""
     return _counts(connection)[2]
+
+
+def names_of(connection: sqlite3.Connection, kind: str, limit: int = -1) -> list[str]:
+    """Return the names of a kind, as they were written, in order; at most `limit` of them."""
+    query = "SELECT shown, folded, reversed FROM name WHERE kind = ? ORDER BY folded LIMIT ?"
+    return [_name(*row) for row in connection.execute(query, (kind, limit))]
 
 
 def beginning(connection: sqlite3.Connection, kind: str, text: str) -> list[int]:

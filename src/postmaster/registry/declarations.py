@@ -1,9 +1,9 @@
 """Declarations: what the files in registry.d/ say, checked by the schema and brought into one form.
 
 An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
-`inbox`, `user`, `instances`, `description`, `accepts` (each with its own `accepts_from`), `emits` (each with a list in
-`to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out. agent-registry.yml is a list of such
-entries.
+`inbox`, `user`, `instances`, `nudge`, `idle`, `description`, `accepts` (each with its own `accepts_from`), `emits`
+(each with a list in `to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out.
+agent-registry.yml is a list of such entries.
 """
 
 import os
@@ -149,6 +149,8 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "inbox": _text(raw.get("inbox")) or (inbox_of(agent_id) if agent_id else ""),
         "user": _text(raw.get("user")),
         "instances": _instances(raw.get("instances")),
+        "nudge": _command(raw.get("nudge")),
+        "idle": _command(raw.get("idle")),
         "description": _text(raw.get("description")),
         "accepts": accepts,
         "accepts_from": [] if accepts else default,  # told for each type, it has no other use
@@ -162,6 +164,11 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
 
 def _instances(value: Any) -> str | dict[str, Any]:
     return {key: value[key] for key in value if key == "max"} | _own(value) if isinstance(value, dict) else _text(value)
+
+
+def _command(value: Any) -> list[str]:
+    """Return a program and its arguments, of which some may be empty."""
+    return [item for item in _list(value) if isinstance(item, str)]
 
 
 def _accept(item: str | dict[str, Any], default: list[str]) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""`postmaster nudge`, and the nudges after a run of the router."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postmaster.cli.answers import echo_json
+from postmaster.cli.app import printable, say
+from postmaster.errors import Missing, PostmasterError
+from postmaster.office import Office
+
+if TYPE_CHECKING:
+    from postmaster.directory.nudging import Told
+
+
+@click.command()
+@click.option("-v", "--verbose", is_flag=True, help="Say who was nudged, and who is busy.")
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
+@click.pass_obj
+def nudge(office: Office, verbose: bool, as_json: bool) -> int:
+    """Tell every idle agent that has new mail, with the command in its declaration (`nudge`). `route` does it too.
+
+    An agent is told of a message at most once, whoever runs this and how often; several new messages make one nudge.
+    An agent whose `idle` command does not end with 0 is busy, and is told by a later run.
+
+    Exit codes: 0 done, 69 a command failed or could not be run (it is logged), 74 the disk refused, 78 no usable office
+    or registry.
+
+    \b
+    Example:
+      postmaster nudge -v
+    """
+    from postmaster.directory import nudging
+
+    told = nudging.tell(office)
+    answer = {"office": office.root, **describe(told)}
+    if as_json:
+        echo_json(answer)
+    elif verbose:
+        click.echo("\n".join(lines(answer) or ["nobody to nudge"]))
+    for problem in told.problems:
+        say(problem)
+    return Missing.exit_code if told.problems else 0
+
+
+def nudge_after_routing(office: Office, *, has_nudges: bool) -> dict[str, Any]:
+    """Nudge whom a run of the router has left mail for. Whatever goes wrong is said, and no fault of routing."""
+    if not has_nudges:
+        from postmaster.directory import untold
+
+        untold.unmark(office)
+        return {}
+    from postmaster.directory import nudging
+
+    try:
+        told = nudging.tell(office)
+    except PostmasterError as fault:
+        say(f"nobody was nudged: {fault}")
+        return {}
+    except OSError as fault:
+        say(f"nobody was nudged: {fault.filename or office.root}: {fault.strerror or fault}")
+        return {}
+    for problem in told.problems:
+        say(problem)
+    return describe(told)
+
+
+def describe(told: "Told") -> dict[str, Any]:
+    """Return what came of the nudges as plain data."""
+    return {"nudged": told.nudged, "busy": told.busy, "later": told.later}
+
+
+def lines(answer: dict[str, Any]) -> list[str]:
+    """Return the human form of `describe`."""
+    shown = []
+    for row in answer.get("nudged", ()):
+        how = f" [failed] {printable(row['failed'])}" if row["failed"] else ""
+        shown.append(f"nudged      {row['agent']}: {row['new']} new of {row['unread']} unread{how}")
+    shown += [f"busy        {agent}" for agent in answer.get("busy", ())]
+    shown += [f"later       {agent}" for agent in answer.get("later", ())]
+    return shown
