@@ -275,7 +275,7 @@ class History:
         for path in delivery_log.log_files(self._office):
             stamp = _stamp(os.stat(path))
             with delivery_log.open_log(path) as stream:
-                first = stream.readline()
+                first = _first_record(stream)
                 if not first:
                     continue
                 mark = _mark(first)
@@ -342,6 +342,11 @@ def envelope_key(envelope: Envelope) -> bytes:
             "in_reply_to": envelope.in_reply_to or "",
         }
     )
+
+
+def _first_record(stream: IO[bytes]) -> bytes:
+    """Return the first line that is a record, by which a log file is known: torn lines may be alike."""
+    return next((line for line in stream if delivery_log.decode(line) is not None), b"")
 
 
 def _mark(line: bytes) -> str:
