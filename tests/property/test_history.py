@@ -334,7 +334,7 @@ def test_logs_that_begin_with_the_same_torn_line() -> None:
     with log() as made, thresholds(4):
         for part in range(3):
             made.tear(1)
-            made.append(_many(part, 9 - 3 * part))
+            made.append(_many(part, 20 * part + 3))
             made.rotate("rename")
         for part in range(2):
             made.tear(1)
