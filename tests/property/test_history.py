@@ -333,11 +333,11 @@ def test_logs_that_begin_with_the_same_torn_line() -> None:
     """A log file is known by its first record: two may begin with the same rest of a line."""
     with log() as made, thresholds(4):
         for part in range(3):
-            made.tear(1)
+            made.tear(30)
             made.append(_many(part, 20 * part + 3))
             made.rotate("rename")
         for part in range(2):
-            made.tear(1)
+            made.tear(30)
             made.append(_many(part, 2))
             with looking(made.office) as asked:
                 assert_agrees(asked, made.office)
