@@ -14,7 +14,7 @@ from typing import Final
 
 from postmaster import names, router, waiting
 from postmaster.delivery_log import Record
-from postmaster.directory import Opening, nudging
+from postmaster.directory import Opening, Reports, nudging
 from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.office import Office
 from postmaster.summary import Summary
@@ -101,7 +101,9 @@ class Daemon:
         records: list[Record] = []
         opening = Opening()
         try:
-            report = router.route(self._office, on_record=records.append, open_view=opening)
+            report = router.route(
+                self._office, on_record=records.append, open_view=opening, reporter=Reports(self._office)
+            )
         except ConfigurationFault as fault:
             self._broken = self._configuration()
             self._voice.tell([f"{fault}; waiting until that is mended"])
