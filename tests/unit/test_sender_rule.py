@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmaster.accounts import Accounts
@@ -59,6 +59,7 @@ class Never:
         raise AssertionError("an impostor is not told what was sent before")
 
 
+@settings(deadline=None)
 @given(
     sender=st.sampled_from([*AGENTS, "stranger@x"]),
     owner=st.sampled_from([-1, 0, 1001, 1002, 1003]),
