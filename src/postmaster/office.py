@@ -41,6 +41,7 @@ class Office:
         self.live = os.path.join(self.directory, "live")
         self.archive = os.path.join(self.directory, "archive")
         self.returning = os.path.join(self.directory, "returning")  # there while unread mail has to be given back
+        self.turns = os.path.join(root, "turns")
         self.logs = os.path.join(root, "logs")
         self.log = os.path.join(self.logs, "delivery-log.jsonl")
         self.private = os.path.join(root, ".postmaster")
@@ -59,6 +60,10 @@ class Office:
     def default_inbox(self, agent_id: str) -> str:
         """Return where an agent's inbox is when its declaration does not say."""
         return os.path.join(self.inboxes, agent_id)
+
+    def turn_home(self, instance_id: str) -> str:
+        """Return where all is that the turns of an instance keep: its disk, its state, what is under way."""
+        return os.path.join(self.turns, instance_id)
 
     def archived_claim(self, agent_id: str) -> str:
         """Return where the claim of a live instance is once it is archived. Ids that differ in case are one."""
