@@ -106,6 +106,13 @@ _TABLE: Final = (
         "let the recipient's owner add the sender to `accepts_from` of this type and merge, " + _RETRY,
     ),
     Reason(
+        "instance-terminated",
+        REJECTED,
+        "5.2.1",
+        "the instance that serves this flow was archived: it takes no more mail",
+        "send it in another flow (another `correlation_id`), which another instance serves",
+    ),
+    Reason(
         "duplicate",
         DEAD_LETTER,
         "5.5.0",

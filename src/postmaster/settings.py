@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import address
+from postmaster import address, times
 from postmaster.decide import quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.office import Office
@@ -57,7 +57,6 @@ _SIZES: Final = {
     "mib": 2**20,
     "gib": 2**30,
 }
-_TIMES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _MAX_MESSAGE_BYTES: Final = 2**30
 _MAX_SETTLE_SECONDS: Final = 86400
@@ -88,12 +87,12 @@ def _max_message_bytes(text: str) -> int:
 
 def _settle_seconds(text: str) -> int:
     form = "a number of seconds, such as `settle_seconds: 60`"
-    return _amount(text, _TIMES, 0, _MAX_SETTLE_SECONDS, form)
+    return _amount(text, times.UNITS, 0, _MAX_SETTLE_SECONDS, form)
 
 
 def _expire_after(text: str) -> int:
     form = "a time, such as `expire_after: 5d` (also 12h, 30m, 60s, or seconds)"
-    return _amount(text, _TIMES, 1, _MAX_EXPIRE_SECONDS, form)
+    return _amount(text, times.UNITS, 1, _MAX_EXPIRE_SECONDS, form)
 
 
 def _switch(key: str) -> Callable[[str], bool]:

@@ -6,6 +6,7 @@ The keys are checked at merge (registry/registry.schema.json); here they are onl
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from postmaster import times
 from postmaster.registry.view import Entry
 
 DefaultThread = Literal["origin", "none"]
@@ -50,7 +51,7 @@ def rules_of(entry: Entry) -> Rules | None:
         default_thread="none" if entry.get("default_thread") == "none" else "origin",
         final_message="default_thread" if entry.get("final_message") == "default_thread" else "discard",
         all_messages=entry.get("messages_per_turn") == "all",
-        timeout=float(timeout) if timeout is not None else None,
+        timeout=float(times.parse_span(timeout)) if timeout is not None else None,
         max_attempts=int(entry.get("max_attempts", MAX_ATTEMPTS)),
         concurrency=int(concurrency) if concurrency is not None else None,
     )
