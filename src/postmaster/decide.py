@@ -369,13 +369,16 @@ def check_accepts(
 
 def _admits(accept: Accept, sender: str, registry: RegistryView) -> bool:
     holder = None
-    if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from) or "+" in sender:
+    if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from):
         holder = registry.find(sender)
     roles = holder.roles if holder else ()
     classes = () if holder is None else (holder.id,) if holder.class_id is None else (holder.id, holder.class_id)
     if any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from):
         return True
-    as_class = holder.class_address if holder is not None else None  # who admits a class admits its subaddresses
+    if "+" not in sender:
+        return False
+    holder = holder or registry.find(sender)  # who admits a class admits its subaddresses
+    as_class = holder.class_address if holder is not None else None
     return as_class is not None and any(address.matches_sender(pattern, as_class) for pattern in accept.accepts_from)
 
 

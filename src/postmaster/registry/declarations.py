@@ -1,8 +1,8 @@
 """Declarations: what the files in registry.d/ say, checked by the schema and brought into one form.
 
-An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
-`inbox`, `user`, `instances`, `nudge`, `idle`, `run` and the keys of turns, `description`, `accepts` (each with its own
-`accepts_from`), `emits` (each with a list in `to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out.
+An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`, `inbox`, `user`,
+`instances`, `nudge`, `idle`, `run` and the keys of turns, `description`, `accepts` (each with its own `accepts_from`),
+`emits` (each with a list in `to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out.
 agent-registry.yml is a list of such entries.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Union
 
-from postmaster import durable, reading
+from postmaster import address, durable, maildir, message, per_flow, reading
 from postmaster.decide import Agent
 from postmaster.directory.view import DirectoryView
 from postmaster.errors import CannotCreate, DiskFault
@@ -67,10 +67,14 @@ def find(office: Office, view: View, name: str) -> Instance:
 
 
 def runnable(office: Office, view: View) -> Iterator[Instance]:
-    """Yield every instance of an agent with `run` that is not terminated, in the order of the ids."""
-    for agent in view.all_agents():
-        entry = view.entry(agent.id)
-        if entry and entry.get("run"):
+    """Yield every instance of an agent with `run` that is not terminated.
+
+    A class that has an instance for each flow takes no turns itself; any other class does, with its own mail.
+    """
+    running = {address.fold(agent_id) for agent_id in view.running()}
+    for agent in view.all_agents() if running else ():
+        declares = agent.class_id or agent.id
+        if address.fold(declares) in running and not (agent.per_flow and agent.class_id is None):
             yield _instance(office, agent)
 
 
@@ -79,11 +83,16 @@ def begin_origin(office: Office, instance: Instance, first: Origin) -> Instance:
 
     Commit point: a rename that replaces nothing. Of two at once one is first, and both get its origin.
 
+    Args:
+        first: what the first message that it takes says. The instance for a flow has that flow as its origin all the
+            same, and who began it is looked up in its mailbox.
+
     Raises:
         CannotCreate: the disk refused.
     """
     if instance.origin is not None:
         return instance
+    first = _flow_began(instance, first)
     home = office.turn_home(instance.id)
     path = os.path.join(home, "origin.json")
     temporary = os.path.join(home, f"{durable.TEMPORARY}{os.getpid()}-origin")
@@ -99,6 +108,74 @@ def begin_origin(office: Office, instance: Instance, first: Origin) -> Instance:
     except OSError as fault:
         raise CannotCreate(f"{fault.filename or path}: {fault.strerror}") from fault
     return replace(instance, origin=_origin(office, instance.id))
+
+
+def _flow_began(instance: Instance, first: Origin) -> Origin:
+    """Return the origin of an instance for a flow: the earliest message of that flow in its mailbox."""
+    parts = per_flow.split_id(instance.id)
+    if parts is None or instance.class_id == instance.id or per_flow.key(first.correlation_id) == parts[1]:
+        return first
+    named = [item for folder in (maildir.READ, maildir.UNREAD) for item in reading.names(instance.inbox, folder)]
+    for item in sorted(named, key=lambda one: one.name):
+        try:
+            _, found = reading.load_wherever(instance.inbox, item, message.HEAD_BYTES)
+        except OSError:
+            continue
+        flow, sender, message_id = (found.text(name) for name in ("correlation_id", "from", "id"))
+        if flow and sender and message_id and per_flow.key(flow) == parts[1]:
+            return Origin(flow, sender, message_id)
+    return first
+
+
+# -- the state -----------------------------------------------------------------------------------------------------
+
+
+def pause(office: Office, instance: Instance) -> bool:
+    """Let the mail of an instance wait; return whether it did not wait already.
+
+    Commit point: the name of its state file. A turn that is under way ends as it would.
+
+    Raises:
+        CannotCreate: the disk refused.
+    """
+    path = _state_path(office, instance.id)
+    if os.path.lexists(path):
+        return False
+    try:
+        durable.make_directories(os.path.dirname(path))
+        durable.replace(path, PAUSED.encode("ascii") + b"\n")
+    except OSError as fault:
+        raise CannotCreate(f"{fault.filename or path}: {fault.strerror}") from fault
+    return True
+
+
+def resume(office: Office, instance: Instance) -> bool:
+    """Let an instance take turns again; return whether it was paused.
+
+    Raises:
+        DiskFault: the disk refused.
+    """
+    path = _state_path(office, instance.id)
+    try:
+        os.unlink(path)
+        durable.sync_directory(os.path.dirname(path))
+    except FileNotFoundError:
+        return False
+    except OSError as fault:
+        raise DiskFault(f"{path}: {fault.strerror}") from fault
+    return True
+
+
+def is_paused(office: Office, instance_id: str) -> bool:
+    """Tell whether the mail of an instance waits. Cheap: to be asked again once its lock is held."""
+    return os.path.lexists(_state_path(office, instance_id))
+
+
+def _state_path(office: Office, instance_id: str) -> str:
+    return os.path.join(office.turn_home(instance_id), "state")
+
+
+# -- its directory -------------------------------------------------------------------------------------------------
 
 
 def make_disk(instance: Instance) -> None:
@@ -122,7 +199,9 @@ def _instance(office: Office, agent: Agent) -> Instance:
 
 
 def _state(office: Office, agent: Agent) -> State:
-    return "paused" if os.path.lexists(os.path.join(office.turn_home(agent.id), "state")) else "active"
+    if agent.terminated:
+        return "terminated"
+    return "paused" if is_paused(office, agent.id) else "active"
 
 
 def _origin(office: Office, instance_id: str) -> Origin | None:
