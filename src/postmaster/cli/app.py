@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "watch": ("watch", "watch", "Route mail as it comes."),
     "rule": ("rule", "rule", "Print the text on mail for an agent's prompt."),
     "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
+    "pause": ("instances", "pause", "Let an agent's mail wait: no more turns."),
+    "resume": ("instances", "resume", "Start turns of an agent again."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 

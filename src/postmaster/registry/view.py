@@ -62,8 +62,8 @@ class EntriesView:
         return tuple(self._by_role.get(address.fold(role), ()))
 
     def in_flow(self, class_: Agent, correlation_id: str) -> Agent:
-        """Return the instance of a class that has one for each flow. Its inbox stands in for theirs here."""
-        return per_flow.instance(class_, per_flow.key(correlation_id), class_.inbox, terminated=False)
+        """Return the class itself, which stands for all its instances on a map of the registry."""
+        return class_
 
     def suggest(self, recipient: str) -> str | None:
         """Return the known address nearest to one that is not known."""

@@ -13,7 +13,7 @@ from typing import Final, Literal, Union
 from postmaster import address, durable, maildir, message, per_flow, reading
 from postmaster.decide import Agent
 from postmaster.directory.view import DirectoryView
-from postmaster.errors import CannotCreate, DiskFault
+from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.office import Office
 from postmaster.registry.compiled import CompiledRegistry
 
@@ -64,6 +64,18 @@ def find(office: Office, view: View, name: str) -> Instance:
         DiskFault: its state cannot be read.
     """
     return _instance(office, reading.find_agent(view, name))
+
+
+def require_turns(view: View, instance: Instance) -> None:
+    """Raise BadData for one that was archived, or whose declaration has no `run`."""
+    if instance.state == TERMINATED:
+        raise BadData(f"{instance.id} was archived: it takes no turns any more, and its mail is refused")
+    entry = view.entry(instance.class_id)
+    if entry is None or not entry.get("run"):
+        raise BadData(
+            f"{instance.id} takes no turns: the declaration of {instance.class_id} has no `run`; write "
+            "`run: [a-program, its-arguments]` there, then `postmaster registry merge`"
+        )
 
 
 def runnable(office: Office, view: View) -> Iterator[Instance]:
@@ -131,7 +143,7 @@ def _flow_began(instance: Instance, first: Origin) -> Origin:
 
 
 def pause(office: Office, instance: Instance) -> bool:
-    """Let the mail of an instance wait; return whether it did not wait already.
+    """Let the mail of an instance, or of all instances of a class, wait; return whether it did not already.
 
     Commit point: the name of its state file. A turn that is under way ends as it would.
 
@@ -167,8 +179,9 @@ def resume(office: Office, instance: Instance) -> bool:
 
 
 def is_paused(office: Office, instance_id: str) -> bool:
-    """Tell whether the mail of an instance waits. Cheap: to be asked again once its lock is held."""
-    return os.path.lexists(_state_path(office, instance_id))
+    """Tell whether an instance or its class is paused. Cheap: to be asked again once the instance's lock is held."""
+    class_id = instance_id.partition("+")[0]
+    return any(os.path.lexists(_state_path(office, one)) for one in dict.fromkeys((instance_id, class_id)))
 
 
 def _state_path(office: Office, instance_id: str) -> str:
