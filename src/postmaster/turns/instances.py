@@ -6,6 +6,7 @@ On disk, below turns/<instance id>/: `disk/` (the working directory of its turns
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Union
@@ -107,9 +108,12 @@ def begin_origin(office: Office, instance: Instance, first: Origin) -> Instance:
     first = _flow_began(instance, first)
     home = office.turn_home(instance.id)
     path = os.path.join(home, "origin.json")
-    temporary = os.path.join(home, f"{durable.TEMPORARY}{os.getpid()}-origin")
+    temporary = os.path.join(home, f"{durable.TEMPORARY}{os.getpid()}-origin-{threading.get_native_id()}")
     try:
         durable.make_directories(home)
+        for name in maildir.stale_temporaries(home):
+            if not name.startswith(f"{durable.TEMPORARY}{os.getpid()}-"):
+                durable.remove(os.path.join(home, name))
         durable.remove(temporary)
         durable.write_new(temporary, json.dumps(asdict(first)).encode("ascii"), sync=True)
         try:
