@@ -26,8 +26,8 @@ def turn(office: Office, agent: str, command: tuple[str, ...], as_json: bool) ->
     """Take one turn of AGENT (an id, an address or a live name), if it has unread mail.
 
     CMD, or the `run` of its declaration, gets the oldest message on standard input: `thread:`, `from:`, `---`, the
-    text. If it exits with 0 the message is acknowledged, and what it has sent leaves; else the message stays unread, and
-    nothing was sent. After `max_attempts` failed turns the message is a dead letter (`turn-failed`).
+    text. If it exits with 0 the message is acknowledged, and what it has sent leaves; else the message stays unread,
+    and nothing was sent. After `max_attempts` failed turns the message is a dead letter (`turn-failed`).
 
     Exit codes: 0 a turn was taken, or there is no unread mail, 65 no such agent, or one that takes no turns, 73 or 74
     the disk refused, 75 the turn failed, or cannot be taken now (busy, paused, concurrency), 78 no usable office or

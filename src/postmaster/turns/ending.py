@@ -2,8 +2,8 @@
 
 **Commit point: commit.json**, which says all that is to be done: which letters leave, which messages are acknowledged
 or die, which lines the log gets, what the state is then. A crash before it leaves the messages unread and the letters
-where nobody sees them; after it, whoever takes the lock of the instance next carries it out. Every step can be repeated: a
-letter leaves by a rename that replaces nothing, under a name that it was given before.
+where nobody sees them; after it, whoever takes the lock of the instance next carries it out. Every step can be
+repeated: a letter leaves by a rename that replaces nothing, under a name that it was given before.
 """
 
 import contextlib
@@ -193,7 +193,7 @@ def open_stage(office: Office, home: Home, turn: str) -> str:
         apart = os.stat(stage).st_dev != outbox.st_dev
         if outbox.st_mode & stat.S_ISGID:  # letters get the group that the router reads them with
             os.chown(stage, -1, outbox.st_gid)
-            os.chmod(stage, 0o2750)
+            os.chmod(stage, 0o2750)  # noqa: S103 - read by the router's group
     except OSError as fault:
         raise DiskFault(f"{fault.filename or stage}: {fault.strerror}") from fault
     if apart:

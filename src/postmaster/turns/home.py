@@ -83,9 +83,13 @@ class Home:
             raise DiskFault(f"{path}: damaged; look what it says, then remove it")
         return found
 
+    def is_running(self) -> bool:
+        """Tell whether anything that a turn has started runs, without waiting."""
+        return _is_held(self.running_file)
+
     def is_busy(self) -> bool:
         """Tell whether a turn is under way, without waiting."""
-        return any(_is_held(path) for path in (self.lock_file, self.running_file))
+        return _is_held(self.lock_file) or self.is_running()
 
 
 def state_of(found: dict[str, Any]) -> State:

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from postmaster.turns import inside
 from postmaster.turns.home import Home
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _GRACE_SECONDS: Final = 5.0  # between TERM and KILL
+_ORPHAN_SECONDS: Final = 3.0
 _CANNOT_RUN: Final = 127  # as the shell says
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _prctl: Final = getattr(_libc, "prctl", None)
@@ -58,6 +60,36 @@ def run(
         _signal(child, signal.SIGKILL)  # it, and what is left of its group: its number is in use until it is reaped
         _, status = os.waitpid(child, 0)
     return Ended(os.waitstatus_to_exitcode(status), timed_out)
+
+
+def end_orphans(home: Home) -> None:
+    """Kill what an earlier turn has started and runs still, though its runner is gone. The instance's lock is held.
+
+    They are known by the turn in their environment (proc(5)); where that cannot be read they hold the lock until they
+    end by themselves.
+    """
+    if not home.is_running():
+        return
+    state = home.read_state()
+    turn = str((state.current or state.last or {}).get("turn", ""))
+    end = time.monotonic() + _ORPHAN_SECONDS
+    while turn and home.is_running() and time.monotonic() < end:
+        for number in _of_turn(turn):
+            with contextlib.suppress(OSError):
+                os.kill(number, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _of_turn(turn: str) -> list[int]:
+    """Return the processes that have this turn in their environment."""
+    mark = f"{inside.TURN}={turn}".encode()
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdecimal() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as stream:
+                if mark in stream.read().split(b"\0"):
+                    found.append(int(name))
+    return found
 
 
 def _become(

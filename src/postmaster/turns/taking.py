@@ -83,13 +83,16 @@ def take(
         if not free:
             return Taken("full", f"{rules.concurrency} turns of {instance.class_id} are under way")
         home = Home(office, instance.id)
-        with locked(home.lock_file) as mine, locked(home.running_file) as running:
+        with locked(home.lock_file) as mine:
             if mine is None:
                 return Taken("busy", "a turn is under way")
-            if running is None:
-                return Taken("busy", "what a turn has started runs still, though its runner was killed")
-            ending.recover(office, home)
-            return _Turn(office, home, instance, rules, first_delay, finish, clock).take(running, hold_back=hold_back)
+            process.end_orphans(home)
+            with locked(home.running_file) as running:
+                if running is None:
+                    return Taken("busy", "what an earlier turn has started runs still")
+                ending.recover(office, home)
+                turn = _Turn(office, home, instance, rules, first_delay, finish, clock)
+                return turn.take(running, hold_back=hold_back)
 
 
 def has_work(instance: Instance, home: Home, now_ns: int) -> bool:
