@@ -34,6 +34,10 @@ COMMANDS: Final = {
     "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
     "pause": ("instances", "pause", "Let an agent's mail wait: no more turns."),
     "resume": ("instances", "resume", "Start turns of an agent again."),
+    "turn": ("turns", "turn", "Take one turn of an agent."),
+    "wake": ("turns", "wake", "Take a turn of every agent with mail."),
+    "cycle": ("turns", "cycle", "Route and wake until all is quiet."),
+    "turns": ("turns", "turns", "List who takes turns, and how they went."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 

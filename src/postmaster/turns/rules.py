@@ -55,3 +55,25 @@ def rules_of(entry: Entry) -> Rules | None:
         max_attempts=int(entry.get("max_attempts", MAX_ATTEMPTS)),
         concurrency=int(concurrency) if concurrency is not None else None,
     )
+
+
+FIRST_DELAY: Final = 10.0  # seconds
+LONGEST_DELAY: Final = 3600.0
+
+
+def delay(attempt: int, first: float = FIRST_DELAY) -> float:
+    """Return how many seconds to wait after failed attempt number `attempt` (from 1): twice as long each time."""
+    return float(min(first * 2 ** min(attempt - 1, 30), max(LONGEST_DELAY, first)))
+
+
+def answered(rules: Rules, origin_flow: str | None, text: bytes) -> str | None:
+    """Return why the final message of a turn is sent nowhere, in words; None if it is to be sent."""
+    if rules.final_message == "discard":
+        return "its output is discarded"
+    if not text.strip():
+        return "it said nothing"
+    if rules.default_thread == "none":
+        return "there is no default thread"
+    if origin_flow is None:
+        return "it has no origin"
+    return None
