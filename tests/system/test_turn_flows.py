@@ -19,7 +19,8 @@ set -eu
 text=$(sed '1,/^---$/d')
 echo "$text" >>seen
 case $text in
-    'say '*) postmaster send --to other@team.internal --type job.note --subject s --body "${{text#say }}" {more} >/dev/null ;;
+    'say '*) postmaster send --to other@team.internal --type job.note --subject s \\
+        --body "${{text#say }}" {more} >/dev/null ;;
     *) echo "$text" | tr a-z A-Z ;;
 esac
 """
