@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import Box
 
 from faults.sweep import CHANGING, FULL, LOOKING, Point, collect, points, sample
-from support import Box
 
 _CALLS = (*CHANGING, *LOOKING, "execve", "clone", "clone3", "fork", "vfork", "wait4", "waitid", "poll", "setsid")
 _BODIES = ("one", "two")
