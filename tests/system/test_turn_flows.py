@@ -87,6 +87,7 @@ def test_the_origin_never_moves(box: Box) -> None:
     send(box, "lead@team.internal", "run-2", "three")
     assert got(box, "lab.boss") == [("run-1", "ONE"), ("run-1", "TWO"), ("run-2", "THREE")]
     assert got(box, "team.other") == []
+    assert "say which" in done(box, "turn", "team.lead", check=65).stderr
     assert {mail.fields["from"] for mail in box.unread("lab.boss")} == {lead, f"lead+{key('run-2')}@team.internal"}
     disk = box.root / "turns" / f"team.lead+{key('run-1')}" / "disk"
     assert (disk / "seen").read_text() == "one\ntwo\n"  # the same instance, with its disk
