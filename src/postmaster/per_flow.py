@@ -5,22 +5,24 @@ nothing has to be kept for that. Its address is a subaddress of its class's (RFC
 """
 
 import re
-from base64 import b32encode
 from dataclasses import replace
-from hashlib import sha256
 from typing import Final
 
 from postmaster.decide import Agent
 
 PER_FLOW: Final = "per-flow"  # the value of `instances`
 KEY_LENGTH: Final = 12
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648 section 6, in lower case
 _KEY: Final = re.compile(rf"[a-z2-7]{{{KEY_LENGTH}}}")
 
 
 def key(correlation_id: str) -> str:
     """Return what the instances of a flow are called: 12 letters and digits (base32, 60 bits of its SHA-256)."""
+    from hashlib import sha256  # late: it costs as much as a whole idle run, and few offices have such classes
+
     digest = sha256(correlation_id.encode("utf-8", "surrogateescape")).digest()
-    return b32encode(digest[:10]).decode("ascii").lower()[:KEY_LENGTH]
+    bits = int.from_bytes(digest[:8], "big") >> 4
+    return "".join(_BASE32[bits >> 5 * place & 31] for place in reversed(range(KEY_LENGTH)))
 
 
 def is_key(text: str) -> bool:

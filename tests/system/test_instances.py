@@ -298,6 +298,24 @@ def test_all_that_is_wrong_is_told_at_merge(box: Box) -> None:
     assert not (box.root / "agent-registry.yml").exists()
 
 
+def test_mail_that_a_merge_leaves_behind_is_told(team: Box) -> None:
+    """A class that begins or ceases to have instances for flows, or goes, with mail that nobody reads then."""
+    send(team, "lead@team.internal", "run-1", "--now")
+    send(team, "lead@team.internal", "run-2", "--now")
+    send(team, "desk@team.internal", "run-1", "--now")
+    alone = TEAM.replace("instances: per-flow", "instances: single", 1).replace(
+        "instances: many", "instances: per-flow"
+    )
+    team.declare("team", alone)
+    told = team.merge().stderr
+    assert "UNREAD MAIL: team.lead has no instances for flows any more and leaves 2 unread messages in " in told
+    assert "UNREAD MAIL: team.desk has an instance for each flow now and leaves 1 unread message in " in told
+    team.declare("team", TEAM)
+    assert "team.lead" not in team.merge().stderr
+    team.declare("team", "agents: []\n")
+    assert "team.lead has no instances for flows any more and leaves 2 unread messages in " in team.merge().stderr
+
+
 def test_what_is_declared_is_shown(team: Box) -> None:
     """`registry show` has the keys of turns, and the merged registry is read back."""
     entry = json.loads(done(team, "registry", "show", "lead@team.internal", "--json").stdout)["agent"]

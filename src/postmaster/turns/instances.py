@@ -1,7 +1,7 @@
 """The instances that take turns: who they are, where their mail and their disk are, in which state they are.
 
-On disk, below turns/<instance id>/: `disk/` (the working directory of its turns), `origin.json` (set once), `state`
-(there while it is paused). An instance that was archived is terminated.
+On disk, below turns/<instance id>/: `disk/` (the working directory of its turns), `origin.json` (set once), `paused`
+(there while it is). An instance that was archived is terminated.
 """
 
 import json
@@ -46,6 +46,7 @@ class Instance:
         inbox: absolute path of its mailbox.
         disk: absolute path of its own directory, the working directory of its turns (`make_disk`).
         origin: None until its first turn.
+        has_instances: it is a class that has an instance for each flow, and takes no turns itself.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Instance:
     disk: str
     state: State
     origin: Origin | None = None
+    has_instances: bool = False
 
 
 def find(office: Office, view: View, name: str) -> Instance:
@@ -79,6 +81,14 @@ def require_turns(view: View, instance: Instance) -> None:
         )
 
 
+def require_one(instance: Instance) -> None:
+    """Raise BadData for a class that has an instance for each flow: it is not said whose turn is meant."""
+    if instance.has_instances:
+        raise BadData(
+            f"{instance.id} has an instance for each flow: say which (`postmaster turns` lists those that are there)"
+        )
+
+
 def runnable(office: Office, view: View) -> Iterator[Instance]:
     """Yield every instance of an agent with `run` that is not terminated.
 
@@ -87,8 +97,10 @@ def runnable(office: Office, view: View) -> Iterator[Instance]:
     running = {address.fold(agent_id) for agent_id in view.running()}
     for agent in view.all_agents() if running else ():
         declares = agent.class_id or agent.id
-        if address.fold(declares) in running and not (agent.per_flow and agent.class_id is None):
-            yield _instance(office, agent)
+        if address.fold(declares) in running:
+            found = _instance(office, agent)
+            if not found.has_instances:
+                yield found
 
 
 def begin_origin(office: Office, instance: Instance, first: Origin) -> Instance:
@@ -149,17 +161,17 @@ def _flow_began(instance: Instance, first: Origin) -> Origin:
 def pause(office: Office, instance: Instance) -> bool:
     """Let the mail of an instance, or of all instances of a class, wait; return whether it did not already.
 
-    Commit point: the name of its state file. A turn that is under way ends as it would.
+    Commit point: the name of a file. A turn that is under way ends as it would.
 
     Raises:
         CannotCreate: the disk refused.
     """
-    path = _state_path(office, instance.id)
+    path = _paused_path(office, instance.id)
     if os.path.lexists(path):
         return False
     try:
         durable.make_directories(os.path.dirname(path))
-        durable.replace(path, PAUSED.encode("ascii") + b"\n")
+        durable.replace(path, b"")
     except OSError as fault:
         raise CannotCreate(f"{fault.filename or path}: {fault.strerror}") from fault
     return True
@@ -171,7 +183,7 @@ def resume(office: Office, instance: Instance) -> bool:
     Raises:
         DiskFault: the disk refused.
     """
-    path = _state_path(office, instance.id)
+    path = _paused_path(office, instance.id)
     try:
         os.unlink(path)
         durable.sync_directory(os.path.dirname(path))
@@ -185,11 +197,11 @@ def resume(office: Office, instance: Instance) -> bool:
 def is_paused(office: Office, instance_id: str) -> bool:
     """Tell whether an instance or its class is paused. Cheap: to be asked again once the instance's lock is held."""
     class_id = instance_id.partition("+")[0]
-    return any(os.path.lexists(_state_path(office, one)) for one in dict.fromkeys((instance_id, class_id)))
+    return any(os.path.lexists(_paused_path(office, one)) for one in dict.fromkeys((instance_id, class_id)))
 
 
-def _state_path(office: Office, instance_id: str) -> str:
-    return os.path.join(office.turn_home(instance_id), "state")
+def _paused_path(office: Office, instance_id: str) -> str:
+    return os.path.join(office.turn_home(instance_id), "paused")
 
 
 # -- its directory -------------------------------------------------------------------------------------------------
@@ -211,7 +223,14 @@ def _instance(office: Office, agent: Agent) -> Instance:
     disk = os.path.join(office.turn_home(agent.id), "disk")
     state = _state(office, agent)
     return Instance(
-        agent.id, agent.address, agent.class_id or agent.id, agent.inbox, disk, state, _origin(office, agent.id)
+        agent.id,
+        agent.address,
+        agent.class_id or agent.id,
+        agent.inbox,
+        disk,
+        state,
+        _origin(office, agent.id),
+        agent.per_flow and agent.class_id is None,
     )
 
 

@@ -48,6 +48,7 @@ def take_one(office: Office, name: str, command: tuple[str, ...]) -> tuple[Insta
     settings = load_settings(office)
     with open_view(office) as view:
         found = instances.find(office, view, name)
+        instances.require_one(found)
         if not command or found.state == instances.TERMINATED:
             instances.require_turns(view, found)
         entry = dict(view.entry(found.class_id) or {})
