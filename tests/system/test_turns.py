@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Box, header
+from support import Box, header, letter
 
 _AGENTS = """\
 plugin: lab
@@ -145,6 +145,19 @@ def test_too_many_failures_make_a_dead_letter(box: Box) -> None:
     box.route()
     assert [mail.body for mail in box.unread("lab.worker")] == [b"bad"]
     assert box.run("verify").returncode == 0, box.run("verify").stdout
+
+
+def test_two_that_die_in_one_moment(box: Box) -> None:
+    """Two instances bury messages of the same name at once: each has its dead letter, and its reason file."""
+    declare(box, "sleep 0.5; exit 1\n", more="instances: per-flow\n    max_attempts: 1")
+    for flow in ("f1", "f2", "f3", "f4"):
+        box.drop(f"{flow}.md", letter("worker@lab.internal", "human@lab.internal", correlation_id=flow))
+    box.route()
+    assert len({path.name for path in box.root.glob("inboxes/*/unread/*")}) == 1
+    done = box.run("wake", "--jobs", "4", "--json")
+    assert json.loads(done.stdout)["turns"] == {"dead": 4}, done.stderr
+    assert len(box.dead()) == 4 and {box.reason(name)["reason"] for name in box.dead()} == {"turn-failed"}
+    assert box.run("verify").returncode == 0
 
 
 def test_a_turn_that_takes_too_long_is_ended(box: Box) -> None:

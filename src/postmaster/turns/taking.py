@@ -26,6 +26,7 @@ FAILED: Final = reasons.TURN_FAILED  # also the reason of a message that failed 
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 5
 _TAIL_CHARACTERS: Final = 800
+_LONG_NAME: Final = 200  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,16 @@ def has_work(instance: Instance, home: Home, now_ns: int) -> bool:
         return True
     unread = maildir.messages(instance.inbox, maildir.UNREAD)
     return bool(unread) and home.read_state().next_try(unread[0]) <= now_ns
+
+
+def _dead_name(name: str) -> str:
+    """Return what a dead letter is called: as the message was, and as no other.
+
+    Instances have messages of one name (same text, same time), and may bury them in the same moment, each under a name
+    that it has written down before. That a name is free when one looks is not enough.
+    """
+    stem = name.removesuffix(".md") if len(os.fsencode(name)) <= _LONG_NAME else times.compact_time(time.time_ns())
+    return f"{stem}-t{secrets.token_hex(4)}.md"
 
 
 class _Turn:
@@ -283,7 +294,7 @@ class _Turn:
         return Taken("dead" if over else "failed", f"{exit_}{tail}", exit_, number)
 
     def _dead(self, one: _Letter, detail: str) -> Record:
-        name = refusals.free_pair(self._office.dead_letter, one.name)
+        name = refusals.free_pair(self._office.dead_letter, _dead_name(one.name))
         reason = reasons.REASONS[FAILED]
         return {
             **self._about(one),
