@@ -239,6 +239,21 @@ def test_the_origin_does_not_move(box: Box) -> None:
     assert [mail.fields["correlation_id"] for mail in box.unread("lab.human")] == ["first", "first"]
 
 
+def test_mail_is_taken_in_the_order_of_its_delivery(box: Box) -> None:
+    """Which is that of the numbers: also of one second, and where a later letter claims to be older."""
+    declare(box, "cat >>got; echo >>got\n", final="discard")
+    for number in range(8):
+        sent_at = f"2026-03-04T10:00:{9 - number % 2:02d}Z"
+        text = letter("worker@lab.internal", "human@lab.internal", sent_at=sent_at, body=f"text {number}")
+        box.drop(f"{number}.md", text)
+        box.route()
+        time.sleep(0.02)
+    for _ in range(8):
+        turn(box)
+    got = (box.root / "turns" / "lab.worker" / "disk" / "got").read_text()
+    assert [line for line in got.splitlines() if line.startswith("text")] == [f"text {number}" for number in range(8)]
+
+
 def test_immediately_leaves_at_once(box: Box) -> None:
     send = "postmaster send --to human@lab.internal --type job.done --subject x --body y"
     declare(box, f"{send} --now 2>/dev/null && exit 0; {send} --immediately >&2; exit 1\n")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from postmaster import durable
+from postmaster import durable, maildir
 from postmaster.errors import CannotCreate, DiskFault
 from postmaster.office import Office
 
@@ -96,6 +96,19 @@ def state_of(found: dict[str, Any]) -> State:
     """Return the state that `asdict` gave."""
     attempts = {str(name): (int(one[0]), int(one[1])) for name, one in found.get("attempts", {}).items()}
     return State(attempts, found.get("current"), found.get("last"))
+
+
+def unread(inbox: str) -> list[str]:
+    """Return the names of an instance's unread messages in the order in which they were delivered.
+
+    That is the order of the numbers of each flow too, also where a letter that came later says that it was sent before.
+    The names alone would put messages of one second in the order of their sums.
+    """
+    found = []
+    for name in maildir.messages(inbox, maildir.UNREAD):
+        with contextlib.suppress(FileNotFoundError):  # acknowledged by hand just now
+            found.append((os.lstat(os.path.join(inbox, maildir.UNREAD, name)).st_mtime_ns, name))
+    return [name for _, name in sorted(found)]
 
 
 @contextlib.contextmanager

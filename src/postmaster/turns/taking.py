@@ -15,7 +15,7 @@ from postmaster.reading import Message
 from postmaster.turns import ending, inside, instances, process
 from postmaster.turns import rules as turn_rules
 from postmaster.turns.ending import Ending
-from postmaster.turns.home import Home, State, locked, slot
+from postmaster.turns.home import Home, State, locked, slot, unread
 from postmaster.turns.instances import Instance, Origin
 from postmaster.turns.rules import Rules
 
@@ -100,8 +100,8 @@ def has_work(instance: Instance, home: Home, now_ns: int) -> bool:
     """Tell whether a turn is due: unread mail whose time has come, or a turn to be carried out to its end."""
     if os.path.lexists(home.commit_file):
         return True
-    unread = maildir.messages(instance.inbox, maildir.UNREAD)
-    return bool(unread) and home.read_state().next_try(unread[0]) <= now_ns
+    waiting = unread(instance.inbox)
+    return bool(waiting) and home.read_state().next_try(waiting[0]) <= now_ns
 
 
 def _dead_name(name: str) -> str:
@@ -170,11 +170,11 @@ class _Turn:
 
     def _letters(self) -> list[_Letter]:
         """Return the messages of the next turn, oldest first. After a failure a message is tried alone."""
-        unread = maildir.messages(self._instance.inbox, maildir.UNREAD)
-        if not self._rules.all_messages or any(name in self._state.attempts for name in unread):
-            unread = unread[:1]
+        waiting = unread(self._instance.inbox)
+        if not self._rules.all_messages or any(name in self._state.attempts for name in waiting):
+            waiting = waiting[:1]
         found = []
-        for name in unread:
+        for name in waiting:
             try:
                 content = reading.load(os.path.join(self._instance.inbox, maildir.UNREAD, name))
             except FileNotFoundError:
@@ -192,8 +192,8 @@ class _Turn:
     def _begin(self, letters: Sequence[_Letter]) -> int:
         """Count the attempt and log it; return its number. Counted first: a turn that kills its runner counts too."""
         now_ns = self._clock()
-        unread = set(maildir.messages(self._instance.inbox, maildir.UNREAD))
-        self._state.attempts = {name: one for name, one in self._state.attempts.items() if name in unread}
+        there = set(maildir.messages(self._instance.inbox, maildir.UNREAD))
+        self._state.attempts = {name: one for name, one in self._state.attempts.items() if name in there}
         for one in letters:
             number = self._state.attempts.get(one.name, (0, 0))[0] + 1
             wait = turn_rules.delay(number, self._first_delay)
@@ -231,14 +231,14 @@ class _Turn:
 
     def _environment(self, letters: Sequence[_Letter], attempt: int, stage: str) -> dict[str, str]:
         found = {name: value for name, value in os.environ.items() if name not in inside.VARIABLES}
-        unread = os.path.join(self._instance.inbox, maildir.UNREAD)
+        folder = os.path.join(self._instance.inbox, maildir.UNREAD)
         found |= {
             ENVIRONMENT: self._office.root,
             inside.AGENT: self._instance.address,
             inside.AGENT_ID: self._instance.id,
             inside.TURN: self._id,
             inside.ATTEMPT: str(attempt),
-            inside.MESSAGES: "\n".join(os.path.join(unread, one.name) for one in letters),
+            inside.MESSAGES: "\n".join(os.path.join(folder, one.name) for one in letters),
             inside.STAGE: stage,
         }
         origin = self._instance.origin

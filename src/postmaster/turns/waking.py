@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import maildir, times
+from postmaster import times
 from postmaster.directory import open_view
 from postmaster.errors import CannotCreate, DiskFault, PostmasterError
 from postmaster.office import Office, visible
@@ -15,7 +15,7 @@ from postmaster.reading import Message
 from postmaster.settings import load_settings
 from postmaster.turns import instances, taking
 from postmaster.turns import rules as turn_rules
-from postmaster.turns.home import Home
+from postmaster.turns.home import Home, unread
 from postmaster.turns.instances import Instance
 from postmaster.turns.rules import Rules
 from postmaster.turns.taking import Taken
@@ -175,9 +175,9 @@ def survey(office: Office) -> dict[str, Any]:
 
 def _row(office: Office, one: Instance) -> dict[str, Any]:
     home = Home(office, one.id)
-    unread = maildir.messages(one.inbox, maildir.UNREAD)
+    waiting = unread(one.inbox)
     state = home.read_state()
-    first = unread[0] if unread else ""
+    first = waiting[0] if waiting else ""
     attempts, next_ns = state.attempts.get(first, (0, 0))
     last = state.last or {}
     return {
@@ -186,7 +186,7 @@ def _row(office: Office, one: Instance) -> dict[str, Any]:
         "class": one.class_id,
         "state": one.state,
         "busy": home.is_busy(),
-        "unread": len(unread),
+        "unread": len(waiting),
         "next_message": visible(first) or None,
         "attempts": attempts,
         "next_try": times.timestamp(next_ns) if next_ns else None,
