@@ -239,7 +239,9 @@ def test_a_name_that_nobody_has(crew: Box) -> None:
     """A near name of a live instance is suggested; raw mail is a dead letter."""
     register(crew, "lab.worker", "--name", "alice")
     assert "did you mean alice@crew.internal?" in send(crew, "alise@crew.internal", check=65).stderr
-    assert "did you mean alice@crew.internal?" in send(crew, "alise", check=65).stderr
+    bare = send(crew, "alise", check=65).stderr
+    assert "nobody is alive under the name alise; did you mean alice@crew.internal?" in bare
+    assert "`postmaster register` a live instance" in bare, "the remedy knows that the living register"
     assert "unknown-recipient" in send(crew, "alice@lab.internal", check=65).stderr
     assert "unknown-recipient" in send(crew, "agent:lab.worker+alice+2", check=65).stderr
     crew.drop("raw.md", letter(to="alise"))
