@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -206,6 +205,10 @@ def open_stage(office: Office, home: Home, turn: str) -> str:
 
 def drop_stages(home: Home) -> None:
     """Drop what no ended turn has sent. What cannot be removed is litter and goes with the next turn."""
+    if not os.path.lexists(home.staged):
+        return
+    import shutil
+
     shutil.rmtree(home.staged, ignore_errors=True)
 
 
