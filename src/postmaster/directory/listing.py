@@ -3,11 +3,12 @@
 from typing import Any
 
 from postmaster import delivery_log, maildir, reasons, times
-from postmaster.directory import returning, store
+from postmaster.directory import open_view, registration, returning, store
 from postmaster.directory.claims import Claim
-from postmaster.errors import DiskFault
+from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.reading import READ
+from postmaster.registry.compiled import CompiledRegistry
 
 
 def survey(office: Office, *, every: bool) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
     message, and to whom. What this account may not look at is None.
     """
     office.require()
-    living = sorted(store.living(office), key=lambda claim: claim.id)
+    living = sorted([*store.living(office), *_for_flows(office)], key=lambda claim: claim.id)
     past = sorted(store.past(office), key=lambda claim: claim.archived or "") if every else []
     ids = {claim.id for claim in (*living, *past)}
     problems: list[str] = []
@@ -36,6 +37,17 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
             for claim in past
         ]
     return answer | {"problems": problems}
+
+
+def _for_flows(office: Office) -> list[Claim]:
+    """Return the instances for flows that are alive, as claims; none while there is no usable registry."""
+    try:
+        with open_view(office, write=False) as view:
+            if not isinstance(view, CompiledRegistry):
+                return [registration.flow_claim(office, agent) for agent in view.for_flows()]
+    except ConfigurationFault:
+        pass  # the claims tell who is alive all the same
+    return []
 
 
 def describe(office: Office, claim: Claim) -> dict[str, Any]:
