@@ -332,6 +332,21 @@ def test_a_command_that_cannot_be_run(box: Box) -> None:
     assert refused.returncode == 65 and "run" in refused.stderr
 
 
+def test_a_name_that_is_taken_in_the_outbox(box: Box) -> None:
+    """Everybody may write to the outbox; who takes the name of a staged letter there does not keep it from leaving."""
+    declare(
+        box,
+        "cat >/dev/null\n"
+        "postmaster send --to human@lab.internal --type job.done --subject s --body mine >/dev/null || exit 9\n"
+        'for letter in "$POSTMASTER_STAGE"/*; do echo other >"$POSTMASTER_ROOT/outbox/${letter##*/}"; done\n',
+        final="discard",
+    )
+    ask(box, "go")
+    assert turn(box)["outcome"] == "done"
+    assert box.run("route").returncode == 0
+    assert answers(box) == ["mine"]
+
+
 def test_a_text_is_no_header(box: Box) -> None:
     """Of a message nothing but its text can follow `---`, and odd bytes arrive as they are."""
     declare(box, "cat >got; cat $POSTMASTER_MESSAGES >file\n", final="discard")
