@@ -23,6 +23,7 @@ STARTED: Final = "turn-started"
 DONE: Final = "turn-done"
 FAILED: Final = reasons.TURN_FAILED  # also the reason of a message that failed too often
 
+_NAME_BYTES: Final = 200  # of a dead letter: below NAME_MAX, with room for what free_pair adds
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 5
 _TAIL_CHARACTERS: Final = 800
@@ -283,7 +284,7 @@ class _Turn:
         return Taken("dead" if over else "failed", f"{exit_}{tail}", exit_, number)
 
     def _dead(self, one: _Letter, detail: str) -> Record:
-        name = refusals.free_pair(self._office.dead_letter, one.name)
+        name = refusals.free_pair(self._office.dead_letter, self._name_of_its_own(one.name))
         reason = reasons.REASONS[FAILED]
         return {
             **self._about(one),
@@ -294,6 +295,12 @@ class _Turn:
             "status": reason.status,
             "detail": detail,
         }
+
+    def _name_of_its_own(self, name: str) -> str:
+        """Return a name that no other instance, and no router, can take in dead-letter/ before this one gets there."""
+        stem, dot, extension = name.rpartition(".")
+        unique = f"{stem}-{self._id.rpartition('-')[2]}{dot}{extension}"
+        return unique if stem and len(os.fsencode(unique)) <= _NAME_BYTES else name
 
     def _commit(
         self,
