@@ -310,10 +310,13 @@ def _in_flow(agent: Agent, envelope: Envelope, registry: RegistryView) -> Agent:
 
 def _named(recipient: str, envelope: Envelope, registry: RegistryView) -> tuple[Sequence[Agent], Verdict | None]:
     if not address.is_recipient(recipient):
-        named = registry.find(recipient) if address.is_name(recipient) else None
+        is_name = address.is_name(recipient)
+        named = registry.find(recipient) if is_name else None
         if named is not None:
             return (named,), None
-        detail = f"{quoted(recipient)} is not an address (local@domain, role:NAME or agent:ID)"
+        detail = f"{quoted(recipient)} is not an address (local@domain, role:NAME, agent:ID or the name of the living)"
+        if is_name:
+            detail = f"nobody is alive under the name {quoted(recipient)}"
         return (), Verdict(recipient, None, "unknown-recipient", detail + _did_you_mean(recipient, registry))
     if recipient.startswith(address.ROLE):
         holders = registry.holders(recipient[len(address.ROLE) :])

@@ -65,6 +65,11 @@ class Office:
         """Return where all is that the turns of an instance keep: its disk, its state, what is under way."""
         return os.path.join(self.turns, instance_id)
 
+    def is_in_turn(self, instance_id: str) -> bool:
+        """Tell whether a turn of an instance is under way."""
+        home = self.turn_home(instance_id)
+        return is_held(os.path.join(home, "lock")) or is_held(os.path.join(home, "running"))
+
     def archived_claim(self, agent_id: str) -> str:
         """Return where the claim of a live instance is once it is archived. Ids that differ in case are one."""
         return os.path.join(self.archive, agent_id.casefold() + ".json")
@@ -115,6 +120,23 @@ class Office:
 def visible(path: str) -> str:
     r"""Return a path as text that any JSON or YAML reader takes: undecodable bytes become ``\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def is_held(path: str) -> bool:
+    """Tell whether another process holds a lock file (flock(2)), without waiting; not if it cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class RouterLock:

@@ -88,8 +88,9 @@ _TABLE: Final = (
         "unknown-recipient",
         DEAD_LETTER,
         "5.1.1",
-        "nobody in the registry has this address",
-        "correct `to`, or add the agent to a declaration and run `postmaster registry merge`, " + _RETRY,
+        "nobody in the registry, and no live instance, has this address",
+        "correct `to`, add the agent to a declaration and run `postmaster registry merge`, or `postmaster register` a "
+        "live instance, " + _RETRY,
     ),
     Reason(
         "type-not-accepted",

@@ -5,6 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,30 @@ def test_the_paused_are_not_woken(box: Box, whom: str) -> None:
     done(box, "resume", whom if whom != "instance" else instance)
     done(box, "cycle", "--max-seconds", "60")
     assert got(box, "lab.boss") == [("run-1", "ONE"), ("run-1", "TWO"), ("run-2", "THREE")]
+
+
+def test_who_is_in_a_turn_is_not_nudged(box: Box) -> None:
+    """Without `idle` an agent is busy only while its turn runs: it is told once that has ended."""
+    told, go = box.world / "scratch" / "told", box.world / "scratch" / "go"
+    team(box)
+    nudge = f'nudge: [/bin/sh, -c, "echo $0 >> {told}", "{{agent}}"], accepts: [job.*], accepts_from: ["*"]'
+    wait = f'run: [/bin/sh, -c, "while [ ! -e {go} ]; do sleep 0.05; done"]'
+    box.declare("slow", f"- {{id: lab.slow, address: slow@lab.internal, {wait}, {nudge}}}\n")
+    box.merge()
+    mail = ("--to", "slow@lab.internal", "--from", ASKER, "--type", "job.run", "--subject", "s", "--correlation", "f")
+    done(box, "send", *mail, "--body", "one", "--now")
+    assert told.read_text() == "lab.slow\n"
+    turn = box.start("turn", "lab.slow")
+    until = time.monotonic() + 20
+    while not any(line["action"] == "turn-started" for line in box.log()) and time.monotonic() < until:
+        time.sleep(0.05)
+    done(box, "send", *mail, "--body", "two", "--now")
+    assert told.read_text() == "lab.slow\n"
+    go.touch()
+    assert turn.wait(20) == 0
+    turn.communicate()
+    done(box, "nudge")
+    assert told.read_text() == "lab.slow\n" * 2
 
 
 def test_the_archived_take_no_turns(box: Box) -> None:

@@ -137,6 +137,9 @@ def test_too_many_failures_make_a_dead_letter(box: Box) -> None:
     (name,) = box.dead()
     reason = box.reason(name)
     assert reason["reason"] == "turn-failed" and "no such thing" in reason["detail"]
+    # Its name is its turn's own: two instances may end a message of the same name at once.
+    own = name.removesuffix(".md").rpartition("-")[2]
+    assert f"-{own}: " in reason["detail"]
     assert turn(box)["outcome"] == "done"
     assert answers(box) == ["fine\n"]
     assert box.run("verify").returncode == 0
@@ -358,6 +361,21 @@ def test_a_command_that_cannot_be_run(box: Box) -> None:
     assert "cannot be run" in turn(box, "--", "/no/such/program", check=75)["detail"]
     refused = box.run("turn", "lab.human")
     assert refused.returncode == 65 and "run" in refused.stderr
+
+
+def test_a_name_that_is_taken_in_the_outbox(box: Box) -> None:
+    """Everybody may write to the outbox; who takes the name of a staged letter there does not keep it from leaving."""
+    declare(
+        box,
+        "cat >/dev/null\n"
+        "postmaster send --to human@lab.internal --type job.done --subject s --body mine >/dev/null || exit 9\n"
+        'for letter in "$POSTMASTER_STAGE"/*; do echo other >"$POSTMASTER_ROOT/outbox/${letter##*/}"; done\n',
+        final="discard",
+    )
+    ask(box, "go")
+    assert turn(box)["outcome"] == "done"
+    assert box.run("route").returncode == 0
+    assert answers(box) == ["mine"]
 
 
 def test_a_text_is_no_header(box: Box) -> None:

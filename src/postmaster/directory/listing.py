@@ -1,7 +1,5 @@
 """Who is alive, as `postmaster directory` tells it. Changes nothing."""
 
-import contextlib
-import os
 from typing import Any
 
 from postmaster import delivery_log, maildir, reasons, times
@@ -27,10 +25,10 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
     problems: list[str] = []
     last, returned = _logged(office, ids, problems) if ids else ({}, {})
     problems += [f"{office.shown(path)}: no claim that can be read; look at it" for path in store.damaged(office)]
-    answer: dict[str, Any] = {"office": office.root, "live": [_row(office, claim, last) for claim in living]}
+    answer: dict[str, Any] = {"office": office.root, "live": [_row(office, claim, last, problems) for claim in living]}
     if every:
         answer["archived"] = [
-            _row(office, claim, last)
+            _row(office, claim, last, problems)
             | {
                 "archived": claim.archived,
                 "returned": returned.get(claim.id, []),
@@ -65,19 +63,20 @@ def describe(office: Office, claim: Claim) -> dict[str, Any]:
     }
 
 
-def _row(office: Office, claim: Claim, last: dict[str, str]) -> dict[str, Any]:
+def _row(office: Office, claim: Claim, last: dict[str, str], problems: list[str]) -> dict[str, Any]:
     inbox = office.default_inbox(claim.id)
-    oldest: str | None = None
     found: list[str] | None = None
-    with contextlib.suppress(PermissionError):  # that of another account
+    try:
         found = maildir.messages(inbox, maildir.UNREAD)
-    for name in (found or ())[:1]:  # names sort by time
-        with contextlib.suppress(OSError):
-            oldest = times.timestamp(os.lstat(os.path.join(inbox, maildir.UNREAD, name)).st_mtime_ns)
+    except PermissionError:
+        pass  # that of another account
+    except OSError as fault:
+        problems.append(f"{office.shown(inbox)}: cannot be read: {fault.strerror}; look what is in its place")
+    oldest = maildir.waits_longest(inbox, found or ())
     return {
         **describe(office, claim),
         "unread": None if found is None else len(found),
-        "oldest_unread": oldest,
+        "oldest_unread": None if oldest is None else times.timestamp(oldest[0]),
         "last_read": last.get(claim.id),
     }
 

@@ -32,11 +32,11 @@ class NameTaken(BadData):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """An instance that was archived, and how many messages it leaves unread."""
+    """An instance that was archived, and how many messages it leaves unread; None: that cannot be told."""
 
     claim: Claim
     inbox: str
-    unread: int
+    unread: int | None
 
 
 def register(
@@ -176,7 +176,7 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         done = replace(claim, archived=times.timestamp(clock()))
         assert done.archived is not None
         inbox = office.default_inbox(done.id)
-        unread = len(maildir.messages(inbox, maildir.UNREAD))
+        unread = _unread(inbox)
         try:
             returning.mark(office, done.id)
         except OSError as fault:
@@ -188,6 +188,14 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         except FileExistsError as fault:
             raise CannotCreate(f"{store.archive_path(office, done.id)}: in the way; look at it") from fault
         return Archived(done, inbox, unread)
+
+
+def _unread(inbox: str) -> int | None:
+    """Return how many messages are unread; None if that cannot be told, which keeps nobody from being archived."""
+    try:
+        return len(maildir.messages(inbox, maildir.UNREAD))
+    except OSError:
+        return None
 
 
 def _living(office: Office, view: DirectoryView, text: str) -> Claim:

@@ -3,7 +3,7 @@
 **Commit point: commit.json**, which says all that is to be done: which letters leave, which messages are acknowledged
 or die, which lines the log gets, what the state is then. A crash before it leaves the messages unread and the letters
 where nobody sees them; after it, whoever takes the lock of the instance next carries it out. Every step can be
-repeated: a letter leaves by a rename that replaces nothing, under a name that it was given before.
+repeated: a letter leaves by a rename that replaces nothing, which finds it in its place once.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
-from postmaster import delivery_log, durable, maildir
+from postmaster import delivery_log, durable, maildir, names
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault, guarded
 from postmaster.office import Office
@@ -118,12 +118,21 @@ def _send(office: Office, home: Home, ending: Ending) -> None:
     folders = {os.path.dirname(name) for name in ending.letters}
     for name in ending.letters:
         try:
-            durable.rename_new(os.path.join(stage, name), os.path.join(office.outbox, name))
+            _leave(os.path.join(stage, name), os.path.join(office.outbox, name))
         except FileNotFoundError:
             if os.path.lexists(os.path.join(stage, name)):
                 raise  # it is the outbox that is missing
     for folder in folders:
         durable.sync_directory(os.path.join(office.outbox, folder))
+
+
+def _leave(staged: str, path: str) -> None:
+    """Move a letter into the outbox, where everybody may have taken its name."""
+    directory, name = os.path.split(path)
+    for free in names.free_names(name):
+        with contextlib.suppress(FileExistsError):
+            durable.rename_new(staged, os.path.join(directory, free))
+            return
 
 
 def _acknowledge(ending: Ending) -> None:

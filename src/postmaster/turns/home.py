@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from postmaster import durable, maildir
 from postmaster.errors import CannotCreate, DiskFault
-from postmaster.office import Office
+from postmaster.office import Office, is_held
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -85,11 +85,11 @@ class Home:
 
     def is_running(self) -> bool:
         """Tell whether anything that a turn has started runs, without waiting."""
-        return _is_held(self.running_file)
+        return is_held(self.running_file)
 
     def is_busy(self) -> bool:
         """Tell whether a turn is under way, without waiting."""
-        return _is_held(self.lock_file) or self.is_running()
+        return is_held(self.lock_file) or self.is_running()
 
 
 def state_of(found: dict[str, Any]) -> State:
@@ -132,22 +132,6 @@ def locked(path: str) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _is_held(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @contextlib.contextmanager

@@ -23,10 +23,10 @@ STARTED: Final = "turn-started"
 DONE: Final = "turn-done"
 FAILED: Final = reasons.TURN_FAILED  # also the reason of a message that failed too often
 
+_NAME_BYTES: Final = 200  # of a dead letter: below NAME_MAX, with room for what free_pair adds
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 5
 _TAIL_CHARACTERS: Final = 800
-_LONG_NAME: Final = 200  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,6 @@ def has_work(instance: Instance, home: Home, now_ns: int) -> bool:
         return True
     waiting = unread(instance.inbox)
     return bool(waiting) and home.read_state().next_try(waiting[0]) <= now_ns
-
-
-def _dead_name(name: str) -> str:
-    """Return what a dead letter is called: as the message was, and as no other.
-
-    Instances have messages of one name (same text, same time), and may bury them in the same moment, each under a name
-    that it has written down before. That a name is free when one looks is not enough.
-    """
-    stem = name.removesuffix(".md") if len(os.fsencode(name)) <= _LONG_NAME else times.compact_time(time.time_ns())
-    return f"{stem}-t{secrets.token_hex(4)}.md"
 
 
 class _Turn:
@@ -294,7 +284,7 @@ class _Turn:
         return Taken("dead" if over else "failed", f"{exit_}{tail}", exit_, number)
 
     def _dead(self, one: _Letter, detail: str) -> Record:
-        name = refusals.free_pair(self._office.dead_letter, _dead_name(one.name))
+        name = refusals.free_pair(self._office.dead_letter, self._name_of_its_own(one.name))
         reason = reasons.REASONS[FAILED]
         return {
             **self._about(one),
@@ -305,6 +295,12 @@ class _Turn:
             "status": reason.status,
             "detail": detail,
         }
+
+    def _name_of_its_own(self, name: str) -> str:
+        """Return a name that no other instance, and no router, can take in dead-letter/ before this one gets there."""
+        stem, dot, extension = name.rpartition(".")
+        unique = f"{stem}-{self._id.rpartition('-')[2]}{dot}{extension}"
+        return unique if stem and len(os.fsencode(unique)) <= _NAME_BYTES else name
 
     def _commit(
         self,
