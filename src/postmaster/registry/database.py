@@ -11,7 +11,6 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import quote
 
 from postmaster import address
 from postmaster.registry.view import Entry
@@ -93,13 +92,21 @@ def write(path: str, entries: Sequence[Entry]) -> None:
         os.close(descriptor)
 
 
+def _uri_path(path: str) -> bytes:
+    """Return a path as it stands in an SQLite URI (sqlite.org/uri.html section 3.1), whatever its bytes."""
+    raw = os.fsencode(path)
+    for special in (b"%", b"?", b"#"):
+        raw = raw.replace(special, b"%%%02x" % ord(special))
+    return raw
+
+
 def open_file(path: str) -> sqlite3.Connection:
     """Open a database file that nobody will change (it is replaced, never written to).
 
     Raises:
         sqlite3.DatabaseError: it is damaged, cut short, or of another version.
     """
-    connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(b"file:%s?mode=ro&immutable=1" % _uri_path(path), uri=True)
     try:
         _check(connection, os.stat(path).st_size)
     except BaseException:

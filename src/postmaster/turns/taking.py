@@ -1,7 +1,6 @@
 """Taking one turn of one instance: the messages, the command, the end."""
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,7 +122,7 @@ class _Turn:
         self._finish = finish
         self._clock = clock
         self._state = home.read_state()
-        self._id = f"{times.compact_time(clock())}-{secrets.token_hex(4)}"
+        self._id = f"{times.compact_time(clock())}-{os.urandom(4).hex()}"
 
     def take(self, running: int, *, hold_back: bool) -> Taken:
         self._end_killed()
