@@ -217,7 +217,7 @@ def drop_stages(home: Home) -> None:
     try:
         for name in os.listdir(home.staged):
             os.rmdir(home.stage(name))
-        return
+        os.rmdir(home.staged)
     except FileNotFoundError:
         return
     except OSError:
