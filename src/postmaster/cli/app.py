@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "watch": ("watch", "watch", "Route mail as it comes."),
     "rule": ("rule", "rule", "Print the text on mail for an agent's prompt."),
     "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
+    "screen": ("screen", "screen", "Show the office as a web page, for people."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 
