@@ -42,10 +42,16 @@ class News:
         self._thread = threading.Thread(target=self._watch, name="news", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the watching, and whoever waits."""
+    def end(self) -> None:
+        """Let whoever waits for news go; from any thread, or a signal's handler."""
         self._stop.set()
-        self._changed.set()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(lambda: self._changed.set())
+
+    def stop(self) -> None:
+        """End the watching."""
+        self.end()
         if self._thread is not None:
             self._thread.join(timeout=5)
 

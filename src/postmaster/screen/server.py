@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any, Final
 
 import jinja2
@@ -161,8 +163,21 @@ def _query(request: Request) -> Query:
     return Query(page=number("page"), part=number("part"), **texts)
 
 
-def serve(office: Office, door: Door, port: int, on_ready: Callable[[int], None]) -> None:
-    """Serve the pages until SIGTERM or Ctrl-C.
+class _Server(uvicorn.Server):
+    """The server, which ends the streams of news first: it would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, news: News) -> None:
+        super().__init__(config)
+        self._news = news
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End, as a signal asks."""
+        self._news.end()
+        super().handle_exit(sig, frame)
+
+
+def serve(office: Office, door: Door, port: int, on_ready: Callable[[int], None]) -> int | None:
+    """Serve the pages until SIGTERM or Ctrl-C; return which signal it was.
 
     Args:
         port: 0 for one that is free.
@@ -189,7 +204,10 @@ def serve(office: Office, door: Door, port: int, on_ready: Callable[[int], None]
         lifespan="on",
     )
     listening.listen(128)
+    received: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):  # the server takes them, and hands them on when it has ended
+        signal.signal(number, lambda sent, _: received.append(sent))
     on_ready(listening.getsockname()[1])
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
     sys.stdout.flush()
+    _Server(config, screen.news).run(sockets=[listening])
+    return received[0] if received else None

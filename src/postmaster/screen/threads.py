@@ -9,7 +9,7 @@ from postmaster.screen.flow import DEAD, Step, duration, seconds_between, settle
 from postmaster.screen.office_view import OfficeView
 
 PART: Final = 50  # messages of a flow on one page
-_MOST_DRAWN: Final = 200
+_MOST_DRAWN: Final = 100
 
 
 def thread_of(view: OfficeView, name: str, part: int, at: int | None = None) -> dict[str, Any]:

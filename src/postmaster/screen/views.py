@@ -195,8 +195,10 @@ class Views:
             body = base64.b64decode(described["body_base64"]).decode("utf-8", "backslashreplace")
         cut = described["cut"] or len(body) > bodies.MOST_SHOWN
         body = body[: bodies.MOST_SHOWN]
-        plain = binary or cut or problem is not None or query.form == "text" or len(body) > bodies.MOST_MARKDOWN
         header = described["header"]
+        ours = reports.is_reserved(str(header.get("from")), str(header.get("type")))  # in a form of its own
+        large = cut or len(body) > bodies.MOST_MARKDOWN
+        plain = binary or large or ours or problem is not None or query.form == "text"
         return {
             "title": header.get("subject") or "(no subject)",
             "header": [(key, value if isinstance(value, str) else _listed(value)) for key, value in header.items()],

@@ -16,23 +16,26 @@
   }
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const [LANE, ROW, LEFT] = [240, 46, 250];  // pixels: of a lane, of a message, and what stands left of the lanes
   const short = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
   function style() {
     const [text, ground, pane, edge, bad] = ["--text", "--ground", "--pane", "--edge", "--bad"].map(colour);
     return [
+      { selector: "node[label]", style: { label: "data(label)" } },
       { selector: "node", style: {
-        label: "data(label)", shape: "round-rectangle", width: "label", height: "label", padding: "8px",
+        shape: "round-rectangle", width: (node) => 16 + 7.2 * String(node.data("label") || "").length, height: 28,
         "text-valign": "center", "text-halign": "center", "font-size": 12, "background-color": pane, color: text,
         "border-width": 1, "border-color": edge } },
       { selector: "node.lost", style: { "border-color": bad, "border-style": "dashed", color: bad } },
-      { selector: "node.point", style: { label: "", width: 6, height: 6, padding: 0, shape: "ellipse", "background-color": edge } },
-      { selector: "node.word", style: { "background-opacity": 0, "border-width": 0, width: 1, height: 1, padding: 0, "font-size": 11, "text-halign": "left" } },
+      { selector: "node.point", style: { label: "", width: 6, height: 6, shape: "ellipse", "background-color": edge } },
+      { selector: "node.word", style: { "background-opacity": 0, "border-width": 0, width: 1, height: 1, "font-size": 11, "text-halign": "left" } },
+      { selector: "edge[label]", style: { label: "data(label)" } },
       { selector: "edge", style: {
-        label: "data(label)", width: 1.5, "line-color": edge, "target-arrow-color": edge, "target-arrow-shape": "triangle",
+        width: 1.5, "line-color": edge, "target-arrow-color": edge, "target-arrow-shape": "triangle",
         "curve-style": "bezier", "font-size": 11, color: text, "text-background-color": ground,
         "text-background-opacity": 0.9, "text-background-padding": "2px" } },
-      { selector: "edge.lane", style: { "target-arrow-shape": "none", "line-style": "dotted", width: 1, label: "" } },
+      { selector: "edge.lane", style: { "target-arrow-shape": "none", "line-style": "dotted", width: 1 } },
       { selector: "edge.bad", style: { "line-color": bad, "target-arrow-color": bad, "line-style": "dashed", color: bad } },
     ];
   }
@@ -55,7 +58,7 @@
 
   // A sequence diagram: a lane for each address, time from the top down.
   function timelineElements(data) {
-    const WIDTH = 220, HEIGHT = 46;
+    const [WIDTH, HEIGHT] = [LANE, ROW];
     const found = [];
     const bottom = (data.messages.length + 1) * HEIGHT;
     data.lanes.forEach((lane, x) => {
@@ -74,7 +77,7 @@
       const label = `${short(one.label, 24)} · ${one.state}`;
       found.push({ data: { id: "m" + row, source: ends[0], target: ends[1], label }, classes: bad });
       const when = one.time.slice(0, 19).replace("T", " ") + (one.waited ? ` (+${one.waited})` : "");
-      found.push({ data: { id: "w" + row, label: when }, position: { x: -110, y }, classes: "word" });
+      found.push({ data: { id: "w" + row, label: when }, position: { x: -24, y }, classes: "word" });
     });
     return found;
   }
@@ -88,12 +91,17 @@
     const isMap = target.dataset.picture === "map";
     if (target.picture) target.picture.destroy();
     target.classList.add("drawn");
+    if (!isMap) {
+      target.style.width = `${LEFT + data.lanes.length * LANE}px`;
+      target.style.height = `${(data.messages.length + 2) * ROW}px`;
+    }
     const layout = isMap ? { name: "dagre", rankDir: "LR", nodeSep: 40, rankSep: 150 } : { name: "preset" };
     target.picture = window.cytoscape({
       container: target,
       elements: isMap ? mapElements(data) : timelineElements(data),
       style: style(),
-      layout: { ...layout, fit: true, padding: 20 },
+      layout: { ...layout, fit: isMap, padding: 20 },
+      ...(isMap ? {} : { zoom: 1, pan: { x: LEFT - 10, y: 24 }, userPanningEnabled: false }),
       userZoomingEnabled: false,
       autoungrabify: true,
       boxSelectionEnabled: false,
