@@ -28,8 +28,8 @@ def screen(office: Office, host: str, port: int, token: bool, open_browser: bool
     Everybody who can connect can read all that this account can: on this machine alone by default. Another --host
     needs --token. It needs the extra `screen` (pip install 'postmaster-agents[screen]').
 
-    Exit codes: 0 ended by SIGTERM, 64 another host without --token, 69 the extra is not installed, 73 the port cannot be
-    had, 78 no office, 130 ended by Ctrl-C.
+    Exit codes: 0 ended by SIGTERM, 64 another host without --token, 69 the extra is not installed, 73 the port cannot
+    be had, 78 no office, 130 ended by Ctrl-C.
 
     \b
     Example:

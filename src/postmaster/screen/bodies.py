@@ -10,6 +10,7 @@ from postmaster.printable import printable
 
 MOST_MARKDOWN: Final = 32 * 1024  # characters: rendering a larger body would hold up the page
 MOST_SHOWN: Final = 256 * 1024
+_SCHEMES: Final = {"http", "https", "mailto"}
 _KEPT: Final = "\n\t\u00a0\u202f\u3000"  # blanks that are no threat
 _TAGS: Final = {
     *("a", "blockquote", "br", "code", "del", "em", "hr", "li", "ol", "p", "pre", "s", "strong"),
@@ -37,10 +38,18 @@ def as_markdown(text: str) -> Markup:
         html,
         tags=_TAGS,
         attributes={"a": {"href"}, "p": {"class"}},
-        url_schemes={"http", "https", "mailto"},
+        attribute_filter=_outward,
+        url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(clean)  # noqa: S704 - this is what nh3 is for
+
+
+def _outward(tag: str, name: str, value: str) -> str | None:
+    """Keep of links those that name a place in full: a message has no business with addresses of this page."""
+    if (tag, name) == ("a", "href") and value.partition(":")[0].lower() not in _SCHEMES:
+        return None
+    return value
 
 
 def as_text(text: str) -> Markup:

@@ -10,7 +10,7 @@
   // -- scroll positions ---------------------------------------------------------------------------------------------
 
   const key = (pane) => {
-    const first = pane.querySelector("h1, h2");
+    const first = pane.querySelector("h2");
     return pane.id + "\n" + (first ? first.textContent : "");
   };
   const positions = () => new Map(panes().map((pane) => [key(pane), pane.scrollTop]));
