@@ -13,10 +13,9 @@ from postmaster.decide import Agent
 from postmaster.office import Office, visible
 from postmaster.reading import Name
 
-_TICK_NS: Final = 50_000_000  # a directory that changed so lately may change again under the same time stamp
+_TICK_NS: Final = 20_000_000  # a directory that changed so lately may change again under the same time stamp
 _ROWS: Final = 4096
 
-Age = tuple[str, int, str]
 Stamp = tuple[int, int]  # inode, mtime in nanoseconds; (0, 0): there is none
 
 
@@ -37,17 +36,21 @@ def is_settled(seen: Stamp) -> bool:
 @dataclass(slots=True)
 class _Folder:
     seen: Stamp
-    ages: dict[str, Age] = field(default_factory=dict)
+    ages: dict[str, str] = field(default_factory=dict)
     names: list[Name] = field(default_factory=list)  # the oldest first
 
 
 @dataclass(slots=True)
 class Mail:
-    """A mailbox: its messages, the newest first; how many are unread; each by the name that is shown of it."""
+    """A mailbox: its messages, the newest first; how many are unread; and `find` by shown name."""
 
     items: list[Name] = field(default_factory=list)
     unread: int = 0
-    by_name: dict[str, Name] = field(default_factory=dict)
+
+    def find(self, name: str) -> Name | None:
+        """Return the message whose name is shown as `name`."""
+        plain = next((item for item in self.items if item.name == name), None)
+        return plain or next((item for item in self.items if visible(item.name) == name), None)
 
 
 class Listings:
@@ -82,7 +85,7 @@ class Listings:
             items = [*read.names, *(item for item in unread.names if item.name not in gone)]
             items.sort(key=lambda item: (unread if item.folder == maildir.UNREAD else read).ages[item.name])
             items.reverse()
-            made = Mail(items, len(unread.names) - len(gone), {visible(item.name): item for item in reversed(items)})
+            made = Mail(items, len(unread.names) - len(gone))
             self._mail[inbox] = (seen, made)
             return made
 
@@ -93,7 +96,7 @@ class Listings:
             return known
         found = reading.names(inbox, folder)
         old = known.ages if known is not None else {}
-        ages = {item.name: old.get(item.name) or reading.age(inbox, item) for item in found}
+        ages = {item.name: old.get(item.name) or _age(inbox, item) for item in found}
         found.sort(key=lambda item: ages[item.name])
         made = self._folders[inbox, folder] = _Folder(seen, ages, found)
         return made
@@ -114,3 +117,9 @@ class Listings:
                     self._rows.popitem(last=False)
             return made
         return excerpts.row(self._office, agent, item)
+
+
+def _age(inbox: str, item: Name) -> str:
+    """Return reading.age as one text, which sorts the same and faster."""
+    moment, number, name = reading.age(inbox, item)
+    return f"{moment} {number:020d} {name}"

@@ -44,7 +44,8 @@ class Seen:
     @staticmethod
     def _open(path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1)
-        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")  # with WAL: no sync for a mark, which may be lost
         connection.execute(_SCHEMA)
         return connection
 

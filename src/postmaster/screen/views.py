@@ -160,7 +160,7 @@ class Views:
 
     def message(self, box: Box, name: str, query: Query, *, mark: bool) -> Data:
         """Return one message of a mailbox with its whole flow. With `mark` it is seen from now on."""
-        item = self.view.listings.mail(box.agent.inbox).by_name.get(name)
+        item = self.view.listings.mail(box.agent.inbox).find(name)
         if item is None:
             raise NotThere("No such message in this mailbox. It may have been moved away; the list has all there are.")
         if item.kind is not None:
