@@ -1,4 +1,4 @@
-"""One flow as a thread: its messages in sequence, where each copy is and what became of it. Pure but for `locate`."""
+"""One flow as a thread: its messages in sequence, where each copy is and what became of it. Touches no file."""
 
 import os
 from collections.abc import Callable
