@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -303,3 +304,13 @@ def test_ended_by_sigterm(office: Box) -> None:
             page.process.send_signal(number)
             assert page.process.wait(10) == (130 if number == signal.SIGINT else 0)
             assert "Traceback" not in page.errors()
+
+
+def test_without_the_extra(office: Box) -> None:
+    """Where the extra is not installed, that is said, with what to install: exit code 69."""
+    hidden = "import sys; sys.modules['nh3'] = None; from postmaster.cli import main; main()"
+    command = [sys.executable, "-c", hidden, "--root", str(office.root), "screen", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 69
+    assert "nh3" in done.stderr
+    assert "postmaster-agents[screen]" in done.stderr

@@ -87,7 +87,7 @@ def thread(records: list[Record], nudges: Callable[[str, str], list[Record]]) ->
         if step is None:
             sender, kind, subject, sent = (_text(record, k) for k in ("from", "type", "subject", "sent_at"))
             step = steps[key] = Step(number, _text(record, "id"), sender, kind, subject, sent)
-            step.time = step.time or record["time"]
+            step.time = utc(step.time or record["time"])
         name = os.path.basename(record.get("path", ""))
         copy = step.copy(record.get("agent", ""), _text(record, "to"), name)
         copy.take(record)
@@ -140,6 +140,14 @@ def seconds_between(earlier: str, later: str) -> float | None:
         return (times.parse_time(later) - times.parse_time(earlier)) / 1e9
     except ValueError:
         return None
+
+
+def utc(text: str) -> str:
+    """Return a time as the log writes it, whatever offset its sender gave; as typed if it is none."""
+    try:
+        return times.timestamp(times.parse_time(text))
+    except (ValueError, OverflowError, OSError):
+        return text
 
 
 def duration(seconds: float) -> str:

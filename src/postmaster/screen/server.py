@@ -22,6 +22,7 @@ from postmaster.errors import CannotCreate, PostmasterError
 from postmaster.office import Office
 from postmaster.printable import printable
 from postmaster.screen import links
+from postmaster.screen.flow import utc
 from postmaster.screen.guard import Door, Guard
 from postmaster.screen.news import News
 from postmaster.screen.office_view import OfficeView
@@ -45,6 +46,7 @@ def _environment() -> jinja2.Environment:
         loader=loader, autoescape=True, finalize=_harmless, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     made.globals["links"] = links
+    made.filters["utc"] = utc
     return made
 
 

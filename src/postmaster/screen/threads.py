@@ -101,13 +101,13 @@ def timeline_data(view: OfficeView, name: str) -> dict[str, Any]:
 def map_data(view: OfficeView) -> dict[str, Any]:
     """Return the map of the office (registry.flows.to_json) with how many messages went along each edge so far."""
     found = view.map()
-    counts = view.index.counts
+    counts = list(view.index.counts.items())  # the log may grow meanwhile
     edges = []
     for edge in found["edges"]:
         sender = address.fold(edge["from_address"])
         number = sum(
             count
-            for (who, kind, agent), count in counts.items()
+            for (who, kind, agent), count in counts
             if who == sender and agent == edge["agent"] and address.matches_type(edge["type"], kind)
         )
         edges.append({**edge, "count": number})
