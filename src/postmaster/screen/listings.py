@@ -36,6 +36,7 @@ def is_settled(seen: Stamp) -> bool:
 @dataclass(slots=True)
 class _Folder:
     seen: Stamp
+    made: int  # by the monotonic clock, in nanoseconds
     ages: dict[str, str] = field(default_factory=dict)
     names: list[Name] = field(default_factory=list)  # the oldest first
 
@@ -60,7 +61,7 @@ class Listings:
         self._office = office
         self._lock = threading.Lock()
         self._folders: dict[tuple[str, str], _Folder] = {}
-        self._mail: dict[str, tuple[tuple[Stamp, Stamp], Mail]] = {}
+        self._mail: dict[str, tuple[_Folder, _Folder, Mail]] = {}
         self._rows: OrderedDict[tuple[str, str, Stamp], dict[str, object]] = OrderedDict()
 
     def unread(self, inbox: str) -> int | None:
@@ -76,29 +77,29 @@ class Listings:
         with self._lock:
             unread = self._folder(inbox, maildir.UNREAD)
             read = self._folder(inbox, maildir.READ)
-            seen = (unread.seen, read.seen)
             known = self._mail.get(inbox)
-            if known is not None and known[0] == seen and all(map(is_settled, seen)):
-                return known[1]
+            if known is not None and known[0] is unread and known[1] is read:
+                return known[2]
             both = unread.ages.keys() & read.ages.keys()
             gone = {name for name in both if not os.path.lexists(os.path.join(inbox, maildir.UNREAD, name))}
             items = [*read.names, *(item for item in unread.names if item.name not in gone)]
             items.sort(key=lambda item: (unread if item.folder == maildir.UNREAD else read).ages[item.name])
             items.reverse()
             made = Mail(items, len(unread.names) - len(gone))
-            self._mail[inbox] = (seen, made)
+            self._mail[inbox] = (unread, read, made)
             return made
 
     def _folder(self, inbox: str, folder: str) -> _Folder:
         seen = stamp(os.path.join(inbox, folder))
         known = self._folders.get((inbox, folder))
-        if known is not None and known.seen == seen and is_settled(seen):
+        now = time.monotonic_ns()
+        if known is not None and known.seen == seen and (is_settled(seen) or now - known.made < _TICK_NS):
             return known
         found = reading.names(inbox, folder)
         old = known.ages if known is not None else {}
         ages = {item.name: old.get(item.name) or _age(inbox, item) for item in found}
         found.sort(key=lambda item: ages[item.name])
-        made = self._folders[inbox, folder] = _Folder(seen, ages, found)
+        made = self._folders[inbox, folder] = _Folder(seen, now, ages, found)
         return made
 
     def row(self, agent: Agent, item: Name) -> dict[str, object]:

@@ -55,6 +55,8 @@ class LogIndex:
         self.returned: Counter[str] = Counter()
         self.problems: list[str] = []
         self.mail_lines = 0
+        self._lines = 0
+        self._newest: tuple[int, list[Flow]] = (0, [])
 
     def refresh(self) -> None:
         """Read what was appended."""
@@ -113,6 +115,7 @@ class LogIndex:
         if flow is None:
             flow = self.flows[name] = Flow(name, moment, moment, subject=record.get("subject", ""))
         flow.lines.append(line)
+        self._lines += 1
         flow.last = max(flow.last, moment)
         flow.highest = max(flow.highest, record.get("sequence", 0))
 
@@ -129,13 +132,15 @@ class LogIndex:
 
     def newest_flows(self, query: str) -> list[Flow]:
         """Return the flows whose name or first subject has every word of `query`, the one last changed first."""
+        with self._lock:
+            if self._newest[0] != self._lines:
+                newest = sorted(self.flows.values(), key=lambda flow: (flow.last, flow.name), reverse=True)
+                self._newest = (self._lines, newest)
+            found = self._newest[1]
         words = query.casefold().split()
-        found = [
-            flow
-            for flow in list(self.flows.values())
-            if all(word in f"{flow.name}\n{flow.subject}".casefold() for word in words)
-        ]
-        return sorted(found, key=lambda flow: (flow.last, flow.name), reverse=True)
+        if not words:
+            return found
+        return [flow for flow in found if all(word in f"{flow.name}\n{flow.subject}".casefold() for word in words)]
 
 
 def searched(fields: dict[str, Any]) -> str:

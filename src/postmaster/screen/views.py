@@ -124,7 +124,9 @@ class Views:
             raise NotThere(f"{self.view.office.shown(agent.inbox)}: {fault.strerror}") from fault
         found: Sequence[reading.Name] = mail.items
         if words := query.q.casefold().split():
-            found = [item for item in found if self._matches(box, item, words)]
+            known = self.view.index.texts.setdefault(box.agent.id, {})
+            texts = ((item, known.get(item.name) or self._learn(box, item, known)) for item in found)
+            found = [item for item, text in texts if all(word in text for word in words)]
         page = paged(found, query.page, lambda number: links.box(agent.id, query.q, number))
         seen = self.seen.which(agent.id, [visible(item.name) for item in page.items])
         for item in page.items:
@@ -150,13 +152,9 @@ class Views:
             "action": links.box(agent.id),
         }
 
-    def _matches(self, box: Box, item: reading.Name, words: list[str]) -> bool:
-        known = self.view.index.texts.get(box.agent.id, {})
-        text = known.get(item.name)
-        if text is None:
-            text = known.setdefault(item.name, searched(self.view.listings.row(box.agent, item)))
-            self.view.index.texts.setdefault(box.agent.id, known)
-        return all(word in text for word in words)
+    def _learn(self, box: Box, item: reading.Name, known: dict[str, str]) -> str:
+        """Return what a search looks through, of a message that the log does not tell of, and note it."""
+        return known.setdefault(item.name, searched(self.view.listings.row(box.agent, item)))
 
     def message(self, box: Box, name: str, query: Query, *, mark: bool) -> Data:
         """Return one message of a mailbox with its whole flow. With `mark` it is seen from now on."""
