@@ -195,18 +195,19 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def newest(inbox: str, found: Sequence[Name], limit: int) -> list[Name]:
-    """Return the newest `limit` (0: all) of `found`, newest first: by time and number in the name, or mtime."""
+    """Return the newest `limit` (0: all) of `found`, newest first: by `age`."""
+    return heapq.nlargest(limit or len(found), found, key=lambda item: age(inbox, item))
 
-    def age(item: Name) -> tuple[str, int, str]:
-        if match := _DELIVERED.fullmatch(item.name):
-            return match[1], int(match[2]), item.name
-        try:
-            mtime_ns = os.lstat(os.path.join(inbox, item.folder, item.name)).st_mtime_ns
-        except OSError:
-            mtime_ns = 0
-        return times.compact_time(mtime_ns), 0, item.name
 
-    return heapq.nlargest(limit or len(found), found, key=age)
+def age(inbox: str, item: Name) -> tuple[str, int, str]:
+    """Return what messages are ordered by, the newest last: the time and number in the name, or mtime."""
+    if match := _DELIVERED.fullmatch(item.name):
+        return match[1], int(match[2]), item.name
+    try:
+        mtime_ns = os.lstat(os.path.join(inbox, item.folder, item.name)).st_mtime_ns
+    except OSError:
+        mtime_ns = 0
+    return times.compact_time(mtime_ns), 0, item.name
 
 
 def mail(inbox: str) -> list[Name]:

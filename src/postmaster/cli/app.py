@@ -10,6 +10,7 @@ import click
 from postmaster import __version__
 from postmaster.errors import PostmasterError
 from postmaster.office import ENVIRONMENT, Office, find_root
+from postmaster.printable import printable as printable  # the commands find it here
 
 # command -> (module in postmaster.cli, attribute, one line of help)
 COMMANDS: Final = {
@@ -38,6 +39,7 @@ COMMANDS: Final = {
     "wake": ("turns", "wake", "Take a turn of every agent with mail."),
     "cycle": ("turns", "cycle", "Route and wake until all is quiet."),
     "turns": ("turns", "turns", "List who takes turns, and how they went."),
+    "screen": ("screen", "screen", "Show the office as a web page, for people."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 
@@ -144,8 +146,3 @@ def _silence_stdout() -> None:
 def say(text: str) -> None:
     """Say something on stderr that is no result: a problem, or what was done on the side."""
     click.echo("\n".join(f"postmaster: {printable(line)}" for line in text.split("\n")), err=True)
-
-
-def printable(text: str) -> str:
-    """Return `text` with what would drive a terminal or break a line made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))

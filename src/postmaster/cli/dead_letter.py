@@ -11,11 +11,12 @@ from postmaster.address import nearest
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.cli.following import describe_outcome, explain, outcome_lines
-from postmaster.cli.inbox import content_lines, copy_out, cut, describe_content
+from postmaster.cli.inbox import content_lines, copy_out, cut
 from postmaster.cli.route import route_now
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import brief, quoted
 from postmaster.errors import BadData, PostmasterError, UsageProblem
+from postmaster.excerpts import describe_content
 from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
 from postmaster.resubmission import Result, Retried

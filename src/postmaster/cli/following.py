@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from postmaster import message, reading
+from postmaster import excerpts, message, reading
 from postmaster.cli import inbox as mailbox
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
@@ -113,7 +113,7 @@ def _await_answer(
     answer["state"] = "answered"
     answer["answer"] = {"agent": agent.id, "folder": item.folder, "file": visible(item.name)}
     path = os.path.join(agent.inbox, item.folder, item.name)
-    answer["answer"] |= {"path": office.shown(path), **mailbox.describe_content(content)}
+    answer["answer"] |= {"path": office.shown(path), **excerpts.describe_content(content)}
     answer["answer_lines"] = mailbox.content_lines(content)
     return 0
 

@@ -1,21 +1,20 @@
 """`postmaster inbox`, `read`, `ack` and `unread`."""
 
-import base64
 import os
 import sys
 from typing import Any
 
 import click
 
-from postmaster import maildir, reading, reports
+from postmaster import excerpts, maildir, reading, reports
 from postmaster.cli.answers import echo_json, seconds
 from postmaster.cli.app import printable, say
 from postmaster.decide import Agent
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, UsageProblem
 from postmaster.message import HEAD_BYTES
-from postmaster.office import Office, visible
-from postmaster.reading import Message, Moved, Name
+from postmaster.office import Office
+from postmaster.reading import Message, Moved
 from postmaster.settings import load_settings
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
@@ -97,7 +96,12 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, original: 
         return copy_out(path, content.body)
     if original:
         return _copy_attached(office.shown(path), content)
-    answer = {"office": office.root, "agent": found.id, **_place(office, found, item), **describe_content(content)}
+    answer = {
+        "office": office.root,
+        "agent": found.id,
+        **excerpts.place(office, found, item),
+        **excerpts.describe_content(content),
+    }
     if as_json:
         echo_json(answer)
     else:
@@ -181,7 +185,13 @@ def _move_all(office: Office, agent: str, msgs: tuple[str, ...], destination: st
 
 
 def _describe_moved(one: Moved, destination: str) -> dict[str, Any]:
-    return {"file": one.file, "path": one.path, "folder": destination, "already": one.already, **_fields(one.message)}
+    return {
+        "file": one.file,
+        "path": one.path,
+        "folder": destination,
+        "already": one.already,
+        **excerpts.fields(one.message),
+    }
 
 
 # -- the listing ---------------------------------------------------------------------------------------------------
@@ -202,35 +212,8 @@ def describe(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[s
         "read": len(found) - len(unread_mail),
         "waiting": reading.count_waiting(office),
         "hidden": len(listed) - len(shown),
-        "messages": [_row(office, agent, item) for item in shown],
+        "messages": [excerpts.row(office, agent, item) for item in shown],
     }
-
-
-def _row(office: Office, agent: Agent, item: Name) -> dict[str, Any]:
-    row = _place(office, agent, item)
-    if item.kind is not None:
-        return {**row, "problem": f"it is {item.kind}, not a message"}
-    try:
-        content = reading.load(os.path.join(agent.inbox, item.folder, item.name))
-    except FileNotFoundError:
-        return {**row, "problem": "it was moved while it was looked at"}
-    except (OSError, BadData) as fault:
-        return {**row, "problem": fault.strerror if isinstance(fault, OSError) else "it is not a file"}
-    return {**row, **_fields(content)}
-
-
-def _place(office: Office, agent: Agent, item: Name) -> dict[str, Any]:
-    path = os.path.join(agent.inbox, item.folder, item.name)
-    return {"folder": item.folder, "file": visible(item.name), "path": office.shown(path)}
-
-
-def _fields(content: Message) -> dict[str, Any]:
-    """Return what a listing says of a message."""
-    if content.problem is not None:
-        return {"problem": content.problem}
-    found: dict[str, Any] = {"id": content.text("id"), "sequence": content.sequence, "to": content.to}
-    keys = ("from", "type", "subject", "correlation_id", "sent_at", "in_reply_to")
-    return found | {key: content.text(key) for key in keys}
 
 
 def lines(answer: dict[str, Any]) -> list[str]:
@@ -270,19 +253,6 @@ def _number(row: dict[str, Any]) -> str:
 
 
 # -- one message ---------------------------------------------------------------------------------------------------
-
-
-def describe_content(content: Message) -> dict[str, Any]:
-    """Return a message as plain data. A body that is not UTF-8 is given in base 64."""
-    found: dict[str, Any] = {"size": content.size, "cut": content.size > len(content.raw), "header": content.fields}
-    if content.problem is not None:
-        found["problem"] = content.problem
-    body = content.raw[content.body :]
-    try:
-        found["body"] = body.decode("utf-8")
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(body).decode("ascii")
-    return found
 
 
 def content_lines(content: Message) -> list[str]:
