@@ -55,8 +55,8 @@ def schedule(minutes: int) -> str:
     )
 
 
-def command(office: Office) -> list[str]:
-    """Return the command that routes this office: this very interpreter, kept from importing from where it starts.
+def command(office: Office, *job: str) -> list[str]:
+    """Return a command for this office: this very interpreter, kept from importing from where it starts.
 
     Not the `postmaster` script: another program of that name may stand beside the interpreter.
 
@@ -65,17 +65,25 @@ def command(office: Office) -> list[str]:
     """
     if not sys.executable:
         raise ConfigurationFault("the Python interpreter does not know its own path; write the crontab line by hand")
-    return [os.path.abspath(sys.executable), "-P", "-m", "postmaster", "--root", office.root, "route"]
+    return [os.path.abspath(sys.executable), "-P", "-m", "postmaster", "--root", office.root, *job]
 
 
-def line(office: Office, minutes: int = DEFAULT_MINUTES) -> bytes:
+def job(minutes: int, *, turns: bool = False) -> tuple[str, ...]:
+    """Return what is run every so many minutes: `route`, or with turns `cycle`, which ends before the next begins."""
+    return ("cycle", "--max-seconds", str(minutes * 50)) if turns else ("route",)
+
+
+def line(office: Office, minutes: int = DEFAULT_MINUTES, *, turns: bool = False) -> bytes:
     """Return the crontab line, without its newline.
+
+    Args:
+        turns: it takes the turns of agents too.
 
     Raises:
         ConfigurationFault: a path cannot stand in a crontab.
         UsageProblem: cron has no such step.
     """
-    words = command(office)
+    words = command(office, *job(minutes, turns=turns))
     for word in words:
         if "\n" in word or "\r" in word:
             raise ConfigurationFault(f"{word!a}: a path with a line break cannot stand in a crontab; rename it")
@@ -128,13 +136,13 @@ def _words(stderr: bytes) -> str:
     return " ".join(stderr.decode("utf-8", "backslashreplace").split()) or "it does not say why"
 
 
-def install(office: Office, minutes: int = DEFAULT_MINUTES, run: Run = run) -> bool:
+def install(office: Office, minutes: int = DEFAULT_MINUTES, run: Run = run, *, turns: bool = False) -> bool:
     """Put the line into the user's crontab, in the place of an older one; False if it is there already.
 
     Raises:
         ConfigurationFault: it cannot be done; the message has the line, for the user to put it there.
     """
-    wanted = line(office, minutes)
+    wanted = line(office, minutes, turns=turns)
     try:
         _check_starts(office, run)
         before = read(run)
@@ -151,7 +159,7 @@ def install(office: Office, minutes: int = DEFAULT_MINUTES, run: Run = run) -> b
 
 def _check_starts(office: Office, run: Run) -> None:
     """Make sure that the command starts without the environment of this shell."""
-    start = [*command(office)[:-3], "--version"]
+    start = [*command(office)[:-2], "--version"]
     try:
         done = run(["/usr/bin/env", "-i", *start], None)
     except OSError as fault:

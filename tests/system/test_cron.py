@@ -74,6 +74,24 @@ def test_the_printed_line_works_in_an_empty_environment(lab: Box) -> None:
     assert len(lab.unread("lab.builder")) == 1
 
 
+def test_the_line_with_turns_takes_them(lab: Box) -> None:
+    """With --cycle the line routes and wakes, and ends before the next one begins."""
+    lab.declare(
+        "crew",
+        """plugin: crew
+agents:
+  - {id: crew.cat, address: cat@crew.internal, run: [cat], accepts: [{type: job.*, accepts_from: ["*"]}]}
+""",
+    )
+    lab.merge()
+    lab.drop("m.md", letter(to="cat@crew.internal"))
+    [line] = lab.run("cron", "--cycle", "--every", "5").stdout.splitlines()
+    assert line.startswith("*/5 * * * * /") and " cycle --max-seconds 250 # postmaster" in line
+    ran = as_cron_would(line, lab.world / "home")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+    assert len(lab.read("crew.cat")) == 1
+
+
 @pytest.mark.parametrize(
     "name", ["with space", "50% off", "quote's", 'a"b$(touch x)`y`', "back\\slash", "#hash", "ümlaut", "~"]
 )

@@ -275,6 +275,29 @@ def test_a_reply_in_a_turn_waits_for_its_end(box: Box) -> None:
         assert answers(box) == expected
 
 
+@pytest.mark.parametrize("words", ["", '"$(basename "$POSTMASTER_MESSAGES")"', "worker@lab.internal $ID", "$ID -"])
+def test_a_reply_in_a_turn_knows_who_it_is_and_what_woke_it(box: Box, words: str) -> None:
+    script = f'ID=$(grep -h ^id: "$POSTMASTER_MESSAGES" | cut -c5-14)\nprintf re | postmaster reply {words} >&2\n'
+    declare(box, script, final="discard")
+    ask(box, "one")
+    turn(box)
+    assert answers(box) == ["re"]
+
+
+def test_a_reply_outside_a_turn_says_what_it_needs(box: Box) -> None:
+    declare(box, "true\n")
+    done = box.run("reply", "--body", "x")
+    assert done.returncode == 64 and "AGENT MSG" in done.stderr
+
+
+def test_a_reply_of_a_turn_with_several_messages_says_which(box: Box) -> None:
+    declare(box, "postmaster reply --body x\n", final="discard", more="messages_per_turn: all")
+    ask(box, "one")
+    ask(box, "two")
+    failed = turn(box, check=75)
+    assert "say which one is answered" in failed["detail"]
+
+
 def test_all_messages_in_one_turn(box: Box) -> None:
     """`all` gives all of them, each with its length; after a failure they are tried one by one."""
     declare(box, "grep -q bad && exit 1; exit 0\n", final="discard", more="messages_per_turn: all\n    max_attempts: 2")

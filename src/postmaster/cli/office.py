@@ -191,9 +191,10 @@ def _ago(seconds: int | None) -> str:
 @click.option("--install", is_flag=True, help="Put the line into your crontab; other lines stay as they are.")
 @click.option("--remove", is_flag=True, help="Take the line of this office out of your crontab.")
 @click.option("--every", type=int, default=10, metavar="MINUTES", show_default=True, help="How often to route.")
+@click.option("--cycle", "turns", is_flag=True, help="Take turns of agents too: `cycle` in place of `route`.")
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @click.pass_obj
-def cron(office: Office, install: bool, remove: bool, every: int, as_json: bool) -> int:
+def cron(office: Office, install: bool, remove: bool, every: int, turns: bool, as_json: bool) -> int:
     """Print the crontab line that routes this office, or install it. It needs no environment.
 
     Exit codes: 0 done, 64 cron has no such step, 78 no office or no usable crontab (the line is printed for you to
@@ -203,6 +204,7 @@ def cron(office: Office, install: bool, remove: bool, every: int, as_json: bool)
     Example:
       postmaster cron
       postmaster cron --install --every 5
+      postmaster cron --install --cycle
     """
     from postmaster import crontab
 
@@ -214,8 +216,8 @@ def cron(office: Office, install: bool, remove: bool, every: int, as_json: bool)
         line = None
     else:
         office.require()
-        line = crontab.line(office, every).decode("utf-8", "surrogateescape")
-        changed = crontab.install(office, every) if install else None
+        line = crontab.line(office, every, turns=turns).decode("utf-8", "surrogateescape")
+        changed = crontab.install(office, every, turns=turns) if install else None
     answer = {"office": office.root, "line": line, "changed": changed}
     if as_json:
         echo_json(answer)

@@ -130,18 +130,14 @@ def send(
 
 
 @click.command()
-@click.argument("agent")
-@click.argument("msg")
 @click.option("--type", "message_type", metavar="TYPE", help="Default: the one type AGENT declares to send there.")
 @click.option("--subject", metavar="TEXT", help="Default: `Re: ` and the subject that is answered.")
 @click.option("--ack", is_flag=True, help="Acknowledge MSG once the answer is sent.")
 @_with_options
-@_BODY
+@click.argument("words", metavar="AGENT MSG [FILE]", nargs=-1)
 @click.pass_obj
 def reply(
     office: Office,
-    agent: str,
-    msg: str,
     message_type: str | None,
     subject: str | None,
     ack: bool,
@@ -153,17 +149,21 @@ def reply(
     wait_delivered: float | None,
     immediately: bool,
     as_json: bool,
-    file: str | None,
+    words: tuple[str, ...],
 ) -> int:
     """Answer message MSG of AGENT: to its sender, in its flow, from the address it reached AGENT under.
 
     MSG is a file name or the beginning of an id (`postmaster inbox AGENT` shows it), unread or read. Answering does not
     acknowledge: MSG stays unread until `ack`, or use --ack. The body and the exit codes are those of `send`.
 
+    In a turn AGENT may be left out: it is the agent whose turn it is; and MSG too, if the turn has one message. The
+    answer leaves when the turn has succeeded, unless --immediately.
+
     \b
     Example:
       postmaster reply council.product-agent 5d41402a --body "Approved." --ack
       postmaster reply product-agent@council.internal 5d41402a --type council.vote verdict.md --now
+      postmaster reply --body "Done: in a turn, to the message that woke me."
     """
     ways = Ways(now, wait, wait_delivered)
     from postmaster.directory import readers
@@ -171,6 +171,7 @@ def reply(
     office.require()
     turn = _turn(office, ways, immediately=immediately)
     stage = None if turn is None or immediately else turn.stage
+    agent, msg, file = _answered(turn, words)
     if stage is not None and ack:
         raise UsageProblem("a turn that succeeds acknowledges its messages itself: leave --ack out")
     settings = load_settings(office)
@@ -214,6 +215,15 @@ def reply(
         answer["acknowledged"] = moved.path
 
     return finish(office, submitted, answer, ways, as_json=as_json, after=acknowledge if ack else None)
+
+
+def _answered(turn: inside.Inside | None, words: tuple[str, ...]) -> tuple[str, str, str | None]:
+    """Return AGENT, MSG and FILE; in a turn the first is known, and if it has one message the second too."""
+    if turn is not None and not (len(words) > 1 and turn.is_called(words[0])):
+        words = (turn.agent_id, *(words or (turn.the_message(),)))
+    if not 2 <= len(words) <= 3:
+        raise UsageProblem("say whose mail is answered, and which message: postmaster reply AGENT MSG [FILE]")
+    return words[0], words[1], words[2] if len(words) > 2 else None
 
 
 def _turn(office: Office, ways: Ways, *, immediately: bool) -> inside.Inside | None:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from postmaster.address import fold
 from postmaster.errors import BadData, UsageProblem
 from postmaster.office import ENVIRONMENT, Office
 
@@ -22,14 +23,32 @@ class Inside:
     """The turn that a command runs in.
 
     Attributes:
-        address: of the instance whose turn it is.
+        agent_id: of the instance whose turn it is.
+        address: of the instance.
         thread: the default thread (a `correlation_id`); None if there is none.
         stage: the directory in which its letters wait for the end of the turn.
+        messages: the file names of the messages that it was given.
     """
 
+    agent_id: str
     address: str
     thread: str | None
     stage: str
+    messages: tuple[str, ...]
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether `name` is the id or the address of the instance."""
+        return fold(name) in (fold(self.agent_id), fold(self.address))
+
+    def the_message(self) -> str:
+        """Return the file name of the one message that the turn was given.
+
+        Raises:
+            UsageProblem: it was given several.
+        """
+        if len(self.messages) != 1:
+            raise UsageProblem(f"this turn has {len(self.messages)} messages: say which one is answered")
+        return self.messages[0]
 
 
 def current(office: Office, *, immediately: bool = False) -> Inside | None:
@@ -46,7 +65,9 @@ def current(office: Office, *, immediately: bool = False) -> Inside | None:
         return None
     if not immediately and not (stage.startswith(office.turns + os.sep) and os.path.isdir(stage)):
         raise BadData(f"the turn {os.environ.get(TURN, '')} is over: it can send no more; use --immediately")
-    return Inside(address, os.environ.get(THREAD) or None, stage)
+    agent_id = os.environ.get(AGENT_ID) or address
+    messages = tuple(map(os.path.basename, os.environ.get(MESSAGES, "").splitlines()))
+    return Inside(agent_id, address, os.environ.get(THREAD) or None, stage, messages)
 
 
 def thread_of(inside: Inside) -> str:
