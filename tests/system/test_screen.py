@@ -296,6 +296,48 @@ def test_instances_and_archives(box: Box) -> None:
         assert 'role="alert"' in page.get("/").text
 
 
+def test_turns(box: Box) -> None:
+    """Who takes turns is busy, idle or paused; a flow tells of the turns, and of the dead letter of the last."""
+    go = box.world / "scratch" / "go"
+    crew = f"""\
+  - id: lab.cat
+    address: cat@lab.internal
+    run: [/bin/sh, -c, "while [ ! -e {go} ]; do sleep 0.05; done; exit 3"]
+    max_attempts: 1
+    accepts:
+      - type: job.*
+    accepts_from: ['*']
+"""
+    box.declare("lab", LAB + crew)
+    box.merge()
+    with served(box) as page:
+
+        def state() -> str:
+            home = page.get("/").text
+            row = re.sub("<[^>]*>", " ", home[home.index("cat@lab.internal") :].split("</li>")[0])
+            return row.split("\u00b7")[-1].strip()
+
+        assert state() == "idle"
+        box.drop("x.md", letter(to="cat@lab.internal", subject="purr"))
+        box.run("route")
+        with subprocess.Popen([*POSTMASTER, "--root", box.root, "wake"]) as turn:
+            end = time.monotonic() + 20
+            while state() != "busy":
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            go.touch()
+            assert turn.wait(20) == 0
+        box.run("pause", "lab.cat")
+        assert state() == "paused"
+        flow = page.get("/flow?name=run-1").text
+        thread = flow[flow.index('class="thread"') :]
+        assert re.findall(r"<b>#(\d+)</b>", thread) == ["1"]
+        assert re.findall(r'<b class="state \w+">([^<]+)</b>', thread) == ["dead letter"]
+        assert thread.count("turn-started") == 1 and "exit 3" in thread
+        [letter_page] = re.findall(r'href="(/dead[^"]+)"', thread)
+        assert "exit 3" in page.get(letter_page.replace("&amp;", "&")).text
+
+
 def test_ended_by_sigterm(office: Box) -> None:
     """SIGTERM and Ctrl-C end it within seconds, also with a page that listens; no traceback."""
     for number in (signal.SIGTERM, signal.SIGINT):

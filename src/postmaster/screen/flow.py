@@ -25,6 +25,7 @@ _STATES: Final = {
     "retried": "sent again",
     "withdrawn": "withdrawn",
 }
+_TURNS: Final = ("turn-started", "turn-done", reasons.TURN_FAILED)  # of turns that were taken with a copy
 _ABOUT: Final = (reasons.RETURNED, reasons.BOUNCED)  # lines of a report that is made: `path` is the mail's it is about
 
 
@@ -76,11 +77,17 @@ def thread(records: list[Record], nudges: Callable[[str, str], list[Record]]) ->
     """
     steps: dict[tuple[int, str], Step] = {}
     by_path: dict[str, Copy] = {}
+    by_owner: dict[tuple[str, str], Copy] = {}  # the last one of a message that an agent has
     about = []
+    turns = []
     for record in records:
         if record["action"] in _ABOUT:
             about.append(record)
             continue
+        if record["action"] in _TURNS:
+            turns.append(record)
+            continue
+        owner = (_text(record, "id"), record.get("agent", ""))
         number = record.get("sequence", 0)
         key = (number, "" if number else record.get("file") or record.get("id", ""))
         step = steps.get(key)
@@ -89,12 +96,20 @@ def thread(records: list[Record], nudges: Callable[[str, str], list[Record]]) ->
             step = steps[key] = Step(number, _text(record, "id"), sender, kind, subject, sent)
             step.time = utc(step.time or record["time"])
         name = os.path.basename(record.get("path", ""))
-        copy = step.copy(record.get("agent", ""), _text(record, "to"), name)
+        if record.get("reason") == reasons.TURN_FAILED and owner in by_owner:
+            copy = by_owner[owner]  # the very copy that was delivered has moved
+            copy.name = name
+        else:
+            copy = step.copy(record.get("agent", ""), _text(record, "to"), name)
         copy.take(record)
-        by_path[_where(record)] = copy
+        by_path[_where(record)] = by_owner[owner] = copy
     for record in about:
         if (found := by_path.get(_where(record))) is not None:
             found.take(record)
+    for record in turns:
+        if (found := by_owner.get((_text(record, "id"), record.get("agent", "")))) is not None:
+            found.records.append(record)
+            found.records.sort(key=lambda one: str(one["time"]))
     for step in steps.values():
         for copy in step.copies:
             _add_nudges(copy, nudges(copy.agent, copy.name) if copy.agent else [])

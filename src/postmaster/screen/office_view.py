@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postmaster import dead_letters, outbox
+from postmaster import address, dead_letters, outbox
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import Agent
 from postmaster.directory import claims, open_view, store
@@ -15,15 +15,24 @@ from postmaster.office import Office
 from postmaster.registry import compiled, flows
 from postmaster.screen.listings import Listings, Stamp, is_settled, stamp
 from postmaster.screen.log_index import LogIndex
+from postmaster.turns import instances
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A mailbox: whose it is; `kind` is ``agent``, ``instance`` or ``archived``, and `since` when that began."""
+    """A mailbox.
+
+    Attributes:
+        agent: whose it is.
+        kind: ``agent``, ``instance`` or ``archived``.
+        since: when that began, of the last two.
+        takes_turns: its declaration has `run`.
+    """
 
     agent: Agent
     kind: str = "agent"
     since: str | None = None
+    takes_turns: bool = False
 
 
 class OfficeView:
@@ -58,8 +67,16 @@ class OfficeView:
         living = {claim.id: claim for claim in store.living(self.office)}
         with open_view(self.office, write=False) as view:
             agents = sorted(view.all_agents(), key=lambda agent: agent.id)
+            running = {address.fold(agent_id) for agent_id in view.running()}
+
+            def takes(agent: Agent) -> bool:
+                return address.fold(agent.class_id or agent.id) in running
+
             found = [
-                Box(agent, "instance", living[agent.id].since) if agent.id in living else Box(agent) for agent in agents
+                Box(agent, "instance", living[agent.id].since, takes_turns=takes(agent))
+                if agent.id in living
+                else Box(agent, takes_turns=takes(agent))
+                for agent in agents
             ]
             past = sorted(store.past(self.office), key=lambda claim: claim.archived or "", reverse=True)
             for claim in past:
@@ -70,6 +87,14 @@ class OfficeView:
     def box(self, agent_id: str) -> Box | None:
         """Return the mailbox of the agent with this id."""
         return next((box for box in self.boxes() if box.agent.id == agent_id), None)
+
+    def state(self, box: Box) -> str | None:
+        """Return whether an agent that takes turns is busy, paused or idle; None of one that takes none."""
+        if not box.takes_turns or box.kind == "archived":
+            return None
+        if self.office.is_in_turn(box.agent.id):
+            return "busy"
+        return "paused" if instances.is_paused(self.office, box.agent.id) else "idle"
 
     def inboxes(self) -> Sequence[str]:
         """Return the paths of the mailboxes in which mail can come or go."""

@@ -46,10 +46,10 @@ def _step(view: OfficeView, step: Step, earlier: Step | None, at: int | None) ->
         if box is not None:
             settle(copy, view.folder_of(box.agent.inbox, copy.name))
         href = None
-        if box is not None and copy.state != "gone from the mailbox":
-            href = links.message(copy.agent, copy.name)
-        elif copy.state == DEAD:
+        if copy.state == DEAD:
             href = links.dead(copy.name)
+        elif box is not None and copy.state != "gone from the mailbox":
+            href = links.message(copy.agent, copy.name)
         copies.append(
             {
                 "to": copy.to or copy.agent,

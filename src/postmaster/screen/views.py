@@ -85,6 +85,7 @@ class Views:
                     "roles": agent.roles,
                     "kind": box.kind,
                     "since": box.since,
+                    "state": self.view.state(box),
                     "unread": self.view.listings.unread(agent.inbox),
                     "last_read": index.last_read.get(agent.id),
                     "returned": index.returned[agent.id],
