@@ -39,7 +39,9 @@ def test_an_edited_line_is_none(letter: Letter, other: str) -> None:
         lines.decode(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
 
-@pytest.mark.parametrize("line", [b"", b"[]\n", b"{}\n", b"nul\n", b'{"read":1}\n', b"[" * 100000, b'{"body":"\xff"}\n'])
+@pytest.mark.parametrize(
+    "line", [b"", b"[]\n", b"{}\n", b"nul\n", b'{"read":1}\n', b"[" * 100000, b'{"body":"\xff"}\n']
+)
 def test_a_foreign_line_is_refused(line: bytes) -> None:
     """Whatever stands in a ref, reading it ends in one kind of error."""
     with pytest.raises(ValueError, match="not a line of mail"):
@@ -79,7 +81,9 @@ def test_any_order_of_exchange_ends_the_same(history: tuple[list[bytes], list, l
 @given(LETTERS)
 def test_a_mark_and_its_message_meet_in_any_order(letter: Letter) -> None:
     """A tombstone counts whichever comes first, and a later revival takes it back."""
-    read, again = (Mark(kind, letter.id, f"2026-03-04T11:00:0{n}Z", "b").line() for n, kind in enumerate((READ, UNREAD)))
+    read, again = (
+        Mark(kind, letter.id, f"2026-03-04T11:00:0{n}Z", "b").line() for n, kind in enumerate((READ, UNREAD))
+    )
     assert lines.state([read, letter.line()]).unread() == lines.state([letter.line(), read]).unread() == []
     assert lines.state([again, letter.line(), read]).unread() == [letter]
 

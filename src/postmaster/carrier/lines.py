@@ -153,7 +153,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a set of lines says: every message by its id, and of each id the last mark. Either may come without the other."""
+    """What a set of lines says: messages and last marks, by id. Either may come without the other."""
 
     letters: dict[str, Letter]
     marks: dict[str, Mark]
@@ -170,7 +170,7 @@ def merge(*sides: Iterable[bytes]) -> frozenset[bytes]:
 
 
 def state(lines: Iterable[bytes]) -> State:
-    """Return what lines say, in whatever order they stand, however often. A later mark of a message outdoes an earlier one.
+    """Return what lines say, in whatever order they stand, however often. Of the marks of a message the last counts.
 
     Raises:
         ValueError: one is no line of mail.

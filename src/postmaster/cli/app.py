@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "watch": ("watch", "watch", "Route mail as it comes."),
     "rule": ("rule", "rule", "Print the text on mail for an agent's prompt."),
     "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
+    "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
 
