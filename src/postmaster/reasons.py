@@ -12,6 +12,7 @@ REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
 BOUNCED: Final = "bounced"  # a report of refused mail was made
 RELAYED: Final = "relayed"  # it waits for the carrier, which takes it to another office
+RECEIPT: Final = "receipt"  # a letter from here was read in another office
 RETURNED: Final = "returned"  # unread mail was given back to its sender
 REFUSED: Final = (DEAD_LETTER, REJECTED)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import delivery_log, durable, maildir, message, remotes, times
+from postmaster import delivery_log, durable, maildir, message, reasons, remotes, times
 from postmaster.carrier.lines import DIGEST, Letter
 from postmaster.composition import RESERVED, Draft, compose
 from postmaster.delivery_log import Record
@@ -21,7 +21,6 @@ from postmaster.header import Refused
 from postmaster.office import Office
 
 ID: Final = "carried_id"  # the header field of a letter that came from another office
-RECEIPT: Final = "receipt"  # the log's action: a letter was read in another office
 _STEM: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z-(\d{6,})-([0-9a-f]{32})(?:-\d+)?\.md", re.ASCII)
 
 
@@ -278,7 +277,7 @@ def receipt(sent: Waiting, remote: str, at: str, office: str, now_ns: int) -> Re
     letter = sent.letter
     return {
         "time": times.timestamp(now_ns),
-        "action": RECEIPT,
+        "action": reasons.RECEIPT,
         "id": sent.flow_id,
         "sequence": sent.sequence,
         "correlation_id": letter.correlation_id,
