@@ -19,6 +19,7 @@ class Accept:
     type: str
     accepts_from: tuple[str, ...]
     duplicates: str = "refuse"  # or "deliver"
+    remote: bool = False  # whether `*` means senders of other offices too
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,13 +386,13 @@ def check_accepts(
     return (
         "sender-not-accepted",
         f"{agent.id} accepts {message_type} from {brief(list(allowed)) or 'nobody'}, not from {quoted(sender)}"
-        + (", who is at another office (`*` means this office only)" if foreign else ""),
+        + (", who is at another office (`*` means this office only, without `remote: true`)" if foreign else ""),
     )
 
 
 def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool = False) -> bool:
     if foreign:
-        return any(one != "*" and address.matches_sender(one, sender) for one in accept.accepts_from)
+        return any(accept.remote if one == "*" else address.matches_sender(one, sender) for one in accept.accepts_from)
     holder = None
     if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from):
         holder = registry.find(sender)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmaster import remotes
@@ -19,6 +19,7 @@ LETTERS = st.builds(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(LETTERS)
 def test_a_line_reads_back_byte_for_byte(letter: Letter) -> None:
     """A message is the same after its journey, whatever bytes its body is made of."""
@@ -28,6 +29,7 @@ def test_a_line_reads_back_byte_for_byte(letter: Letter) -> None:
     assert json.loads(line)["id"] == letter.id
 
 
+@settings(deadline=None)
 @given(LETTERS, TEXT)
 def test_an_edited_line_is_none(letter: Letter, other: str) -> None:
     """Nobody changes a message and keeps its id."""
@@ -62,6 +64,7 @@ def histories(draw: st.DrawFn) -> tuple[list[bytes], list[tuple[int, bytes]], li
     return made, placed, exchanges
 
 
+@settings(deadline=None)
 @given(histories())
 def test_any_order_of_exchange_ends_the_same(history: tuple[list[bytes], list, list]) -> None:
     """Five replicas that exchange in any order, and then with everybody, hold the same and say the same."""
@@ -78,6 +81,7 @@ def test_any_order_of_exchange_ends_the_same(history: tuple[list[bytes], list, l
     assert lines.state([*made, *reversed(made)]) == lines.state(made)
 
 
+@settings(deadline=None)
 @given(LETTERS)
 def test_a_mark_and_its_message_meet_in_any_order(letter: Letter) -> None:
     """A tombstone counts whichever comes first, and a later revival takes it back."""
@@ -88,6 +92,7 @@ def test_a_mark_and_its_message_meet_in_any_order(letter: Letter) -> None:
     assert lines.state([again, letter.line(), read]).unread() == [letter]
 
 
+@settings(deadline=None)
 @given(st.from_regex(r"[A-Za-z0-9.!#$%&'*+=?^_`{}~-]{1,30}@[a-z0-9.-]{1,20}(\.lock)?", fullmatch=True))
 def test_an_address_is_one_safe_name(mailbox: str) -> None:
     """An address and its name in refs lead to each other; no other name is taken for one."""

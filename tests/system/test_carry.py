@@ -183,19 +183,22 @@ def test_a_remote_speaks_for_its_own_domains_only(two: tuple[Box, Box, Path]) ->
     assert got(a, "a.a0") == [b"a0@b.internal"]
 
 
-def test_everybody_means_this_office(tmp_path: Path) -> None:
-    """`*` does not admit a sender of another office."""
+@pytest.mark.parametrize("says", ["", ", remote: true"])
+def test_everybody_means_this_office(tmp_path: Path, says: str) -> None:
+    """`*` does not admit a sender of another office, unless the accepted type says `remote: true`."""
     there = hub(tmp_path)
     a = office(tmp_path, "a", 1, to_hub(there, "a"))
-    a.declare("a", "plugin: a\nagents: [{id: a.a0, address: a0@a.internal, accepts: [{type: t, accepts_from: ['*']}]}]")
+    accepts = f"{{type: t, accepts_from: ['*']{says}}}"
+    a.declare("a", f"plugin: a\nagents: [{{id: a.a0, address: a0@a.internal, accepts: [{accepts}]}}]")
     a.merge()
     inject(there, "a0@a.internal", line("a0@a.internal", "a0@b.internal"))
     carry(a)
     a.drop("x.md", mail("a0@a.internal", "somebody@a.internal"))
     a.route()
-    assert got(a, "a.a0") == [b"text\n"]
-    (refused,) = [one for one in a.log() if one["action"] == "rejected"]
-    assert refused["reason"] == "sender-not-accepted" and "another office" in refused["detail"]
+    assert got(a, "a.a0") == ([b"forged", b"text\n"] if says else [b"text\n"])
+    refused = [one for one in a.log() if one["action"] == "rejected"]
+    assert [one["reason"] for one in refused] == ([] if says else ["sender-not-accepted"])
+    assert all("another office" in one["detail"] for one in refused)
 
 
 @pytest.mark.parametrize("wrong", ["rewound", "removed", "gone", "foreign", "edited", "flood"])

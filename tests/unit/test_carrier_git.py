@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmaster.carrier import git as plumbing
@@ -46,21 +46,23 @@ def words(told: list[str]) -> list[str]:
     return told[at:]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(ADDRESSES, OIDS), min_size=1, max_size=5))
-def test_whatever_is_pushed_is_mail_and_fast_forward(given: list[tuple[str, str]]) -> None:
+def test_whatever_is_pushed_is_mail_and_fast_forward(due: list[tuple[str, str]]) -> None:
     """For any addresses and states: this URL, these refs, each in full, nothing forced or deleted."""
     spy = Spy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "run", spy)
-        assert Git("/x/mail.git", [REMOTE]).push("hub", [(Inbox(address), Oid(oid)) for address, oid in given])
+        assert Git("/x/mail.git", [REMOTE]).push("hub", [(Inbox(address), Oid(oid)) for address, oid in due])
     (told,) = map(words, spy.told)
     cut = told.index("--")
     assert told[0] == "push" and told[cut + 1] == URL
-    assert all(REFSPEC.fullmatch(one) for one in told[cut + 2 :]) and len(told) == cut + 2 + len(given)
+    assert all(REFSPEC.fullmatch(one) for one in told[cut + 2 :]) and len(told) == cut + 2 + len(due)
     allowed = {"--quiet", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no"}
     assert set(told[1:cut]) == allowed
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_becomes_an_option_a_refspec_or_a_remote(text: str) -> None:
     """Whatever text is tried as an id, an address or a remote: it is one, or it is refused before git runs."""
