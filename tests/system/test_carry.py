@@ -113,6 +113,8 @@ def test_there_and_back(two: tuple[Box, Box, Path]) -> None:
     assert got(a, "a.a0") == [b"yes"]
     said = a.run("log", "--action", "receipt").stdout
     assert "read at b, 20" in said
+    shown = a.run("status").stdout
+    assert "remote       hub: 0 waiting for the carrier" in shown and "  read at b, 20" in shown
     assert b.run("unread", "b.a0", arrived.name).returncode == 0
     assert carry(b)["marked"] == 1
     kinds = [next(iter(one)) for one in read_with_jq(there, "a0@b.internal") if "at" in one]

@@ -137,6 +137,11 @@ def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
     lines += _outbox_lines(answer)
     reasons = ", ".join(f"{count} {printable(name)}" for name, count in answer["dead_letters"].items())
     lines.append(f"dead letters {totals['dead']}" + (f": {reasons}" if reasons else ""))
+    for one in answer["remotes"]:
+        lines.append(f"remote       {one['name']}: {one['waiting']} waiting for the carrier")
+        for receipt in one["receipts"]:
+            about = f"{printable(receipt['to'])} {printable(receipt['correlation_id'])} #{receipt['sequence']}"
+            lines.append(f"  {printable(receipt['detail'])}: {about} {printable(receipt['subject'])}")
     return [*lines, *(f"problem      {printable(text)}" for text in answer["problems"])]
 
 
