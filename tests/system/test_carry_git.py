@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_carry import git, got, hub, mail, office, refs, to_hub, turn
+from test_carry import carry, git, got, hub, mail, office, refs, to_hub, turn
 
 from postmaster.carrier import segments
 from postmaster.carrier.git import Git, Oid
@@ -49,6 +49,25 @@ def test_git_merge_gives_the_same_set(tmp_path: Path) -> None:
     assert segments.everything(Git(str(clone / ".git"), []), merged) == segments.everything(capability, ours)
     assert segments.merge(capability, ours, left) == ours
     assert segments.merge(capability, left, ours) == ours
+
+
+def test_a_lock_that_a_killed_git_has_left(tmp_path: Path) -> None:
+    """It stops no later pass: those nobody else can hold go at once, those of mailboxes after a minute."""
+    there = hub(tmp_path)
+    a = office(tmp_path, "a", 1, to_hub(there, "a"))
+    a.drop("x.md", mail("a0@b.internal", "a0@a.internal"))
+    a.route()
+    repository = a.root / "carrier" / "mail.git"
+    carry(a)
+    a.drop("y.md", mail("a0@b.internal", "a0@a.internal", body="2"))
+    a.route()
+    for name in ("inbox", "seen/hub"):
+        lock = repository / "refs" / "postmaster" / name / "a0@b.internal.lock"
+        lock.touch()
+    carry(a, code=74)
+    os.utime(repository / "refs" / "postmaster" / "inbox" / "a0@b.internal.lock", (1, 1))
+    assert carry(a)["sent"] == 1
+    assert not list(repository.rglob("*.lock"))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

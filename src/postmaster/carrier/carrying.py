@@ -109,6 +109,7 @@ class _Pass:
             self._notes.write(_UNFINISHED, [0, 0] if new else delivery_log.position(office))
             self._since = (0, 0) if new else None
         self._git.make()
+        self._git.clear_locks()
         self._counter = Counter(office, self._since)
         self._refs = self._git.refs()
         self.done = Carried()

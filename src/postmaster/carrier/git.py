@@ -9,18 +9,20 @@ import os
 import re
 import resource
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from postmaster import remotes
+from postmaster import durable, remotes
 from postmaster.errors import BadData, DiskFault, Missing
 from postmaster.remotes import Remote
 
 INBOX: Final = "refs/postmaster/inbox/"
 _NOTHING: Final = "0" * 40
 _OID: Final = re.compile(r"[0-9a-f]{40}")
+_LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
 _SECONDS: Final = 300.0  # for one exchange with a remote
 _PROTOCOLS: Final = ("file", "ssh", "git", "https")
 
@@ -148,6 +150,23 @@ class Git:
         os.makedirs(os.path.dirname(self._directory), exist_ok=True)
         self._must("init", "--quiet", "--bare", "--template=", "--object-format=sha1", self._directory)
 
+    def clear_locks(self) -> None:
+        """Remove the locks of refs that a git which was killed has left; to be called when no carrier runs.
+
+        Only somebody who pushes into this repository can hold one then, of an inbox, and not for long.
+        """
+        now = time.time()
+        for folder, _, names in os.walk(os.path.join(self._directory, "refs", "postmaster")):
+            shared = os.path.join(self._directory, INBOX).rstrip("/") == folder
+            for name in names:
+                path = os.path.join(folder, name)
+                if name.endswith(".lock") and (not shared or _age(path, now) > _LOCK_SECONDS):
+                    durable.remove(path)
+        for name in ("packed-refs.lock", "HEAD.lock", "config.lock"):
+            path = os.path.join(self._directory, name)
+            if _age(path, now) > _LOCK_SECONDS:
+                durable.remove(path)
+
     def refs(self) -> dict[str, Oid]:
         """Return every ref of ours."""
         listed = self._must("for-each-ref", "--format=%(refname) %(objectname) %(objecttype)", "refs/postmaster/")
@@ -266,6 +285,14 @@ class Git:
             raise Missing("git is not installed; mail between offices needs it (apt install git)") from fault
         except subprocess.TimeoutExpired as fault:
             raise Unreachable(f"no end after {_SECONDS:g} seconds") from fault
+
+
+def _age(path: str, now: float) -> float:
+    """Return for how many seconds a file has been there; 0 if it is not."""
+    try:
+        return now - os.lstat(path).st_mtime
+    except OSError:
+        return 0
 
 
 def _fetched(name: str) -> str:
