@@ -5,7 +5,6 @@ An address is ``local@domain`` (RFC 5321 section 4.1.2, dot-string form without 
 agents that differ only in case would be one typing mistake apart.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -118,5 +117,7 @@ def _likeness(wrong: str, name: str) -> float:
         halves = list(zip(wrong.rsplit("@", 1), name.rsplit("@", 1), strict=True))
     elif "@" in name:
         halves = [(wrong, name.rsplit("@", 1)[0])]  # the domain was left out
+    import difflib  # late: only a wrong address needs it
+
     ratios = [difflib.SequenceMatcher(None, left, right).ratio() for left, right in halves]
     return sum(ratios) / len(ratios) if min(ratios) >= 0.7 else 0.0

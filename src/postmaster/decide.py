@@ -26,8 +26,13 @@ class Accept:
 class Agent:
     """A registry entry or a live instance, as far as routing needs it. `inbox` is an absolute path.
 
-    `remote` is where it is, if it is in another office; then `inbox` is where its mail waits for the carrier.
-    `class_id` is the id of the entry that an instance belongs to; `user` the account that its letters belong to.
+    Attributes:
+        class_id: of an instance, the id of the entry that it belongs to.
+        user: the account that its letters belong to.
+        per_flow: it is a class that has an instance for each flow, or one of these.
+        class_address: of an instance for a flow, the address of its class, of which its own is a subaddress.
+        terminated: it takes no mail any more.
+        remote: where it is, if it is in another office; then `inbox` is where its mail waits for the carrier.
     """
 
     id: str
@@ -38,6 +43,9 @@ class Agent:
     roles: tuple[str, ...] = ()
     class_id: str | None = None
     user: str | None = None
+    per_flow: bool = False
+    class_address: str | None = None
+    terminated: bool = False
     remote: str | None = None
 
 
@@ -52,6 +60,9 @@ class RegistryView(Protocol):
 
     def holders(self, role: str) -> Sequence[Agent]:
         """Return the agents that hold this role, in the order of their ids."""
+
+    def in_flow(self, class_: Agent, correlation_id: str) -> Agent:
+        """Return the instance of a class that has one for each flow, there already or not."""
 
     def suggest(self, recipient: str) -> str | None:
         """Return the known address nearest to one that is not known."""
@@ -190,7 +201,7 @@ def decide(
     routes = known.get(question) if known is not None else None
     if routes is None:
         routes = find_routes(envelope, registry, relay)
-        if known is not None and len(envelope.to) == 1:
+        if known is not None and len(envelope.to) == 1 and not any(map(_depends_on_flow, routes)):
             if len(known) >= _MOST_ROUTES:
                 known.clear()
             known[question] = routes
@@ -200,13 +211,16 @@ def decide(
 
 
 def find_routes(envelope: Envelope, registry: RegistryView, relay: "Relay | None" = None) -> tuple[Route, ...]:
-    """Return what the registry says of `envelope`, of which only `to`, `sender` and `type` are looked at."""
+    """Return what the registry says of `envelope`.
+
+    Looked at are `to`, `sender`, `type`, and `correlation_id` for classes that have an instance for each flow.
+    """
     returned = envelope.type == reports.RETURN  # the office's own: nobody has to declare that
     hinted = _Hints(registry)
     routes: list[Route] = []
     served: set[str] = set()
     for recipient in dict.fromkeys(envelope.to):
-        agents, refusal = _resolve(recipient, envelope.sender, hinted, relay)
+        agents, refusal = _resolve(recipient, envelope, hinted, relay)
         if refusal is not None:
             routes.append(Route(refusal))
         for agent in agents:
@@ -218,9 +232,15 @@ def find_routes(envelope: Envelope, registry: RegistryView, relay: "Relay | None
             reason, detail = (
                 check_accepts(agent, envelope.type, envelope.sender, registry, foreign=foreign) if asked else _NOT_ASKED
             )
+            if agent.terminated:
+                reason, detail = "instance-terminated", f"{agent.id} was archived, and takes no more mail"
             repeats = reason is None and _takes_duplicates(agent, envelope, registry)
             routes.append(Route(Verdict(recipient, agent, reason, detail), repeats))
     return tuple(routes)
+
+
+def _depends_on_flow(route: Route) -> bool:
+    return route.verdict.agent is not None and route.verdict.agent.per_flow
 
 
 def _unless_repeated(route: Route, envelope: Envelope, history: HistoryView) -> Verdict:
@@ -285,6 +305,7 @@ class _Hints:
         self.find = registry.find
         self.agent = registry.agent
         self.holders = registry.holders
+        self.in_flow = registry.in_flow
         self._suggest = registry.suggest
         self._left = self._LIMIT
 
@@ -320,18 +341,34 @@ class Relay:
 
 
 def _resolve(
-    recipient: str, sender: str, registry: RegistryView, relay: Relay | None
+    recipient: str, envelope: Envelope, registry: RegistryView, relay: Relay | None
 ) -> tuple[Sequence[Agent], Verdict | None]:
-    """Return the agents that `recipient` names, or the verdict that it names none."""
+    """Return the agents that `recipient` names in the flow of `envelope`, or the verdict that it names none."""
+    named, refusal = _named(recipient, envelope, registry, relay)
+    return [_in_flow(agent, envelope, registry) for agent in named], refusal
+
+
+def _in_flow(agent: Agent, envelope: Envelope, registry: RegistryView) -> Agent:
+    if agent.per_flow and agent.class_id is None:
+        return registry.in_flow(agent, envelope.correlation_id)
+    return agent
+
+
+def _named(
+    recipient: str, envelope: Envelope, registry: RegistryView, relay: Relay | None
+) -> tuple[Sequence[Agent], Verdict | None]:
     if not address.is_recipient(recipient):
-        named = registry.find(recipient) if address.is_name(recipient) else None
+        is_name = address.is_name(recipient)
+        named = registry.find(recipient) if is_name else None
         if named is not None:
             return (named,), None
-        detail = f"{quoted(recipient)} is not an address (local@domain, role:NAME or agent:ID)"
+        detail = f"{quoted(recipient)} is not an address (local@domain, role:NAME, agent:ID or the name of the living)"
+        if is_name:
+            detail = f"nobody is alive under the name {quoted(recipient)}"
         return (), Verdict(recipient, None, "unknown-recipient", detail + _did_you_mean(recipient, registry))
     if recipient.startswith(address.ROLE):
         holders = registry.holders(recipient[len(address.ROLE) :])
-        others = [agent for agent in holders if not _is_sender(agent, sender)]
+        others = [agent for agent in holders if not _is_sender(_in_flow(agent, envelope, registry), envelope.sender)]
         if others:
             return others, None
         if holders:
@@ -343,7 +380,7 @@ def _resolve(
     else:
         found = registry.find(recipient)
     if found is None and relay is not None:
-        found, why_not = relay.find(recipient, sender)
+        found, why_not = relay.find(recipient, envelope.sender)
         if why_not is not None:
             return (), Verdict(recipient, None, "unknown-recipient", why_not)
     if found is None:
@@ -398,7 +435,13 @@ def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool =
         holder = registry.find(sender)
     roles = holder.roles if holder else ()
     classes = () if holder is None else (holder.id,) if holder.class_id is None else (holder.id, holder.class_id)
-    return any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from)
+    if any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from):
+        return True
+    if "+" not in sender:
+        return False
+    holder = holder or registry.find(sender)  # who admits a class admits its subaddresses
+    as_class = holder.class_address if holder is not None else None
+    return as_class is not None and any(address.matches_sender(pattern, as_class) for pattern in accept.accepts_from)
 
 
 def _takes_duplicates(agent: Agent, envelope: Envelope, registry: RegistryView) -> bool:

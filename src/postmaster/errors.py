@@ -56,3 +56,17 @@ def guarded(step: Callable[..., None], *arguments: object) -> None:
     except OSError as fault:
         where = fault.filename or arguments[0]
         raise DiskFault(f"{where}: {fault.strerror}; the next run goes on from here") from fault
+
+
+class Refused(Exception):
+    """A message that cannot be routed as it stands.
+
+    Attributes:
+        reason: `malformed-header` or `invalid-header`.
+        detail: the line and the field, and what is wrong there.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail

@@ -24,7 +24,7 @@ from postmaster.open_items import OpenItem, follow, item_key, letter_key
 
 _KEEP_IN_MEMORY: Final = 5_000  # records read from the log before they are written to the index
 _AT_ONCE: Final = 50_000  # the same, while the log is being read
-_RECEIVERS: Final = ("read", "unread")  # told from files that belong to the receiver: they prove no number
+_RECEIVERS: Final = ("read", "unread")
 
 
 class _State:
@@ -38,7 +38,7 @@ class _State:
     def apply(self, record: Record, open_items: dict[str, OpenItem]) -> None:
         self.count += 1
         action, flow, sequence = record["action"], record.get("correlation_id"), record.get("sequence")
-        if isinstance(flow, str) and isinstance(sequence, int) and action not in _RECEIVERS:
+        if isinstance(flow, str) and isinstance(sequence, int) and not _by_receiver(record):
             self.flows[flow] = max(sequence, self.flows.get(flow, 0))
         if action in (reasons.DELIVERED, reasons.RELAYED) and "agent" in record:
             key = _sent_key(letter_key(record), record["agent"])
@@ -48,6 +48,11 @@ class _State:
             if action == reasons.RETURNED:
                 self.sent[_returned_key(record.get("agent", ""), record.get("path", ""))] = [""]
         follow(record, open_items)
+
+
+def _by_receiver(record: Record) -> bool:
+    """Tell whether a line was told from a file that belongs to the receiver: it proves no number."""
+    return record["action"] in _RECEIVERS or record.get("reason") == reasons.TURN_FAILED
 
 
 def _sent_key(key: bytes, agent_id: str) -> bytes:

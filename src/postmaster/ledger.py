@@ -145,6 +145,8 @@ class Ledger:
             self._delivered(at, record)
         elif action in (reasons.DEAD_LETTER, reasons.REJECTED) and "path" in record:
             self._dead(at, record)
+            if record.get("reason") == reasons.TURN_FAILED:
+                self._died_after_delivery(record)
         elif action == RETRIED:
             self._retried(record)
         elif action not in _NUMBERED and "path" in record and "agent" in record:
@@ -163,6 +165,8 @@ class Ledger:
         flow, sequence = record.get("correlation_id"), record.get("sequence")
         if flow is None or sequence is None or record["action"] not in _NUMBERED:
             return
+        if record.get("reason") == reasons.TURN_FAILED:
+            return  # told from a file that belongs to the receiver: it proves no number
         key = letter_key(record)
         first = self._numbers.setdefault(flow, {}).setdefault(sequence, (key, at))
         if first[0] != key:
@@ -210,6 +214,12 @@ class Ledger:
         if path not in self._dead_of.setdefault(letter[0], []):
             self._dead_of[letter[0]].append(path)
         self.dead[path] = Dead(at, letter, flow, path, "id" in record, special)
+
+    def _died_after_delivery(self, record: Record) -> None:
+        """Forget a copy that its recipient could do nothing with: it is a dead letter now, and may be sent again."""
+        copy = self.given.pop(((letter_key(record), record.get("sequence")), record.get("agent", "")), None)
+        if copy is not None:
+            self.copies.remove(copy)
 
     def _retried(self, record: Record) -> None:
         """Take out the dead letter that was put back in the outbox; its header may have been mended since."""

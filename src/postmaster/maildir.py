@@ -4,10 +4,12 @@ A message is written in tmp/, synced there, and renamed into unread/, so that a 
 of one.
 """
 
+import contextlib
 import errno
 import os
 import stat
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +122,18 @@ def messages(path: str, folder: str) -> list[str]:
             )
     except FileNotFoundError:
         return []
+
+
+def waits_longest(path: str, names_of: Iterable[str]) -> tuple[int, str] | None:
+    """Return (when it was delivered, in nanoseconds; name) of the message in unread/ that was delivered first.
+
+    A name begins with `sent_at`, which is what its sender says; the file's own time is that of its delivery.
+    """
+    found = []
+    for name in names_of:
+        with contextlib.suppress(OSError):  # read meanwhile
+            found.append((os.lstat(os.path.join(path, UNREAD, name)).st_mtime_ns, name))
+    return min(found, default=None)
 
 
 def publish(temporary: Temporary, target: str, *, again: bool) -> None:

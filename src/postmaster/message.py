@@ -6,7 +6,6 @@ libyaml's parser and no typing: every scalar is text as typed. The body is never
 
 import re
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Any, Final
 
 from postmaster import address
@@ -94,6 +93,8 @@ def split(raw: bytes, *, complete: bool = True, delivered: bool = False) -> tupl
 
 def body_id(body: bytes | memoryview) -> str:
     """Return the `id` of a message with this body: its MD5, in lower-case hex."""
+    from hashlib import md5  # late: to acknowledge mail takes no sum
+
     return md5(body, usedforsecurity=False).hexdigest()
 
 

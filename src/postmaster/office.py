@@ -41,6 +41,7 @@ class Office:
         self.live = os.path.join(self.directory, "live")
         self.archive = os.path.join(self.directory, "archive")
         self.returning = os.path.join(self.directory, "returning")  # there while unread mail has to be given back
+        self.turns = os.path.join(root, "turns")
         self.logs = os.path.join(root, "logs")
         self.log = os.path.join(self.logs, "delivery-log.jsonl")
         self.private = os.path.join(root, ".postmaster")
@@ -65,6 +66,15 @@ class Office:
     def outgoing(self, remote: str, address: str) -> str:
         """Return the mailbox in which mail to an address (encoded) waits for the carrier to take it to `remote`."""
         return os.path.join(self.carrier, "outgoing", remote, address)
+
+    def turn_home(self, instance_id: str) -> str:
+        """Return where all is that the turns of an instance keep: its disk, its state, what is under way."""
+        return os.path.join(self.turns, instance_id)
+
+    def is_in_turn(self, instance_id: str) -> bool:
+        """Tell whether a turn of an instance is under way."""
+        home = self.turn_home(instance_id)
+        return is_held(os.path.join(home, "lock")) or is_held(os.path.join(home, "running"))
 
     def archived_claim(self, agent_id: str) -> str:
         """Return where the claim of a live instance is once it is archived. Ids that differ in case are one."""
@@ -116,6 +126,23 @@ class Office:
 def visible(path: str) -> str:
     r"""Return a path as text that any JSON or YAML reader takes: undecodable bytes become ``\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def is_held(path: str) -> bool:
+    """Tell whether another process holds a lock file (flock(2)), without waiting; not if it cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class RouterLock:

@@ -331,7 +331,7 @@ def move(
         raise DiskFault(f"{office.shown(path)}: cannot be moved to {destination}/: {fault.strerror}") from fault
     target = office.shown(os.path.join(agent.inbox, destination, name))
     record = {
-        **_log_fields(agent, content),
+        **log_fields(own_address(agent, content.to), content),
         "time": times.timestamp(clock()),
         "action": READ if destination == maildir.READ else UNREAD,
         "agent": agent.id,
@@ -345,8 +345,8 @@ def move(
     return Moved(visible(name), target, False, content)
 
 
-def _log_fields(agent: Agent, content: Message) -> Record:
-    """Return what the log says of a message that is in a mailbox."""
+def log_fields(reached: str | None, content: Message) -> Record:
+    """Return what the log says of a message that is in a mailbox; `reached` is the address that it came to."""
     if content.problem is not None:
         return {}
     start, end, body = message.split(content.raw, complete=content.size <= len(content.raw), delivered=True)
@@ -354,7 +354,6 @@ def _log_fields(agent: Agent, content: Message) -> Record:
         found: Record = message.examine(message.read_header(content.raw, start, end, body)).readable
     except Refused:
         return {}
-    reached = own_address(agent, content.to)
     if reached:
         found["to"] = reached
     message_id = content.text("id") or ""

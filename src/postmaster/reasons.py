@@ -14,6 +14,7 @@ BOUNCED: Final = "bounced"  # a report of refused mail was made
 RELAYED: Final = "relayed"  # it waits for the carrier, which takes it to another office
 RECEIPT: Final = "receipt"  # a letter from here was read in another office
 RETURNED: Final = "returned"  # unread mail was given back to its sender
+TURN_FAILED: Final = "turn-failed"  # the one reason for which mail dies after it was delivered
 REFUSED: Final = (DEAD_LETTER, REJECTED)
 
 DELIVERED_STATUS: Final = "2.1.5"
@@ -97,8 +98,9 @@ _TABLE: Final = (
         "unknown-recipient",
         DEAD_LETTER,
         "5.1.1",
-        "nobody in the registry has this address",
-        "correct `to`, or add the agent to a declaration and run `postmaster registry merge`, " + _RETRY,
+        "nobody in the registry, and no live instance, has this address",
+        "correct `to`, add the agent to a declaration and run `postmaster registry merge`, or `postmaster register` a "
+        "live instance, " + _RETRY,
     ),
     Reason(
         "type-not-accepted",
@@ -114,6 +116,13 @@ _TABLE: Final = (
         "5.7.1",
         "the recipient accepts this type, but not from this sender",
         "let the recipient's owner add the sender to `accepts_from` of this type and merge, " + _RETRY,
+    ),
+    Reason(
+        "instance-terminated",
+        REJECTED,
+        "5.2.1",
+        "the instance that serves this flow was archived: it takes no more mail",
+        "send it in another flow (another `correlation_id`), which another instance serves",
     ),
     Reason(
         "duplicate",
@@ -150,6 +159,13 @@ _TABLE: Final = (
         "4.4.7",
         "the message could not be delivered for longer than `expire_after`",
         "mend what the earlier `deferred` lines of this message name, " + _RETRY,
+    ),
+    Reason(
+        TURN_FAILED,
+        DEAD_LETTER,
+        "5.3.0",
+        "the recipient's turns with this message failed as often as its `max_attempts` allows",
+        "mend what the detail tells of, then `postmaster dead-letter retry --allow-duplicate NAME`",
     ),
     Reason(
         "recipient-archived",

@@ -6,7 +6,6 @@ says so; then it is routed like any other. The line is what tells it from a lett
 
 import re
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Any, Final
 
 from postmaster import address, reasons
@@ -57,7 +56,7 @@ def attachment(part: bytes, size: int) -> bytes:
         part: what is attached: all of a message of `size` bytes, or its beginning.
     """
     how = f"first {len(part)} of {size}" if len(part) < size else f"{size}"
-    return f"Original-Message: {how} bytes, md5 {md5(part, usedforsecurity=False).hexdigest()}\n".encode() + part
+    return f"Original-Message: {how} bytes, md5 {_md5(part)}\n".encode() + part
 
 
 def attached(body: bytes) -> tuple[bytes, bool] | None:
@@ -66,5 +65,11 @@ def attached(body: bytes) -> tuple[bytes, bool] | None:
     if found is None:
         return None
     part = body[found.end() :]
-    right = len(part) == int(found[1] or found[2]) and md5(part, usedforsecurity=False).hexdigest().encode() == found[3]
+    right = len(part) == int(found[1] or found[2]) and _md5(part).encode() == found[3]
     return (part, found[1] is None) if right else None
+
+
+def _md5(part: bytes) -> str:
+    from hashlib import md5  # late: few runs make or read a report
+
+    return md5(part, usedforsecurity=False).hexdigest()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import address
+from postmaster import address, times
 from postmaster.decide import Relay, quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.office import Office
@@ -24,6 +24,7 @@ class Settings:
     expire_after_seconds: int = 5 * 24 * 3600
     require_owner: bool = False
     drop_folders: bool = False
+    turn_retry_seconds: int = 10
     operator: str = ""
     remotes: tuple[Remote, ...] = ()
 
@@ -64,11 +65,11 @@ _SIZES: Final = {
     "mib": 2**20,
     "gib": 2**30,
 }
-_TIMES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _MAX_MESSAGE_BYTES: Final = 2**30
 _MAX_SETTLE_SECONDS: Final = 86400
 _MAX_EXPIRE_SECONDS: Final = 3650 * 86400
+_MAX_TURN_RETRY_SECONDS: Final = 86400
 
 
 def _name(text: str) -> str:
@@ -95,12 +96,17 @@ def _max_message_bytes(text: str) -> int:
 
 def _settle_seconds(text: str) -> int:
     form = "a number of seconds, such as `settle_seconds: 60`"
-    return _amount(text, _TIMES, 0, _MAX_SETTLE_SECONDS, form)
+    return _amount(text, times.UNITS, 0, _MAX_SETTLE_SECONDS, form)
 
 
 def _expire_after(text: str) -> int:
     form = "a time, such as `expire_after: 5d` (also 12h, 30m, 60s, or seconds)"
-    return _amount(text, _TIMES, 1, _MAX_EXPIRE_SECONDS, form)
+    return _amount(text, times.UNITS, 1, _MAX_EXPIRE_SECONDS, form)
+
+
+def _turn_retry_after(text: str) -> int:
+    form = "a time, such as `turn_retry_after: 10s` (also 5m, 1h, or seconds)"
+    return _amount(text, times.UNITS, 0, _MAX_TURN_RETRY_SECONDS, form)
 
 
 def _switch(key: str) -> Callable[[str], bool]:
@@ -188,6 +194,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
     "expire_after": ("expire_after_seconds", _expire_after),
     "require_owner": ("require_owner", _switch("require_owner")),
     "drop_folders": ("drop_folders", _switch("drop_folders")),
+    "turn_retry_after": ("turn_retry_seconds", _turn_retry_after),
     "operator": ("operator", _operator),
 }
 
@@ -212,6 +219,9 @@ TEMPLATE: Final = """\
 
 # Whether a directory of the outbox that is called as an agent's id takes that agent's letters, and no others.
 # drop_folders: false
+
+# How long a message waits after a turn that failed; after each further one twice as long, up to an hour.
+# turn_retry_after: 10s
 
 # Who is sent mail by `postmaster carry` when a remote looks wrong: an address, which must accept `carrier.problem`.
 # operator: ""

@@ -163,8 +163,8 @@ def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) 
                 whose = f"mail for {agent} waits, or cannot be counted" if agent is not None else "it is not counted"
                 told.add(f"{where}: cannot be read: {fault.strerror}: {whose}; mend or mount it")
         problems.extend(sorted(filter(None, told)))
-    # Names sort by time.
-    oldest = min((one.name for one in found[maildir.UNREAD] if one.kind is None), default=None)
+    oldest = maildir.waits_longest(path, [one.name for one in found[maildir.UNREAD] if one.kind is None])
+    shown = office.shown(os.path.join(path, maildir.UNREAD, oldest[1])) if oldest is not None else None
     return {
         "agent": agent,
         "archived": agent is None and office.is_archived(path),
@@ -174,8 +174,8 @@ def _mailbox(office: Office, path: str, agent: str | None, problems: list[str]) 
         "numbered": sum(
             not one.kind and inspection.is_numbered(one.name) for listed in found.values() for one in listed
         ),
-        "oldest": os.path.join(path, maildir.UNREAD, oldest) if oldest is not None else None,
-        "oldest_unread": office.shown(os.path.join(path, maildir.UNREAD, oldest)) if oldest is not None else None,
+        "oldest": oldest[0] if oldest is not None else None,
+        "oldest_unread": shown,
     }
 
 
@@ -209,11 +209,7 @@ def _obstruction(office: Office, path: str, folder: str, agent: str) -> str | No
 
 def _oldest(agents: list[Answer], now_ns: int) -> Answer | None:
     """Return the unread message that has waited longest: by the time it was delivered, the file's own."""
-    found: list[tuple[int, Answer]] = []
-    for one in agents:
-        if one["oldest"] is not None:
-            with contextlib.suppress(OSError):
-                found.append((os.lstat(one["oldest"]).st_mtime_ns, one))
+    found = [(one["oldest"], one) for one in agents if one["oldest"] is not None]
     if not found:
         return None
     since, one = min(found, key=lambda pair: (pair[0], pair[1]["inbox"]))

@@ -141,6 +141,7 @@ def send(
     settings: Settings,
     *,
     may_repeat: bool,
+    stage: str | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Submitted:
     """Check a message and put it in the outbox.
@@ -149,6 +150,7 @@ def send(
 
     Args:
         may_repeat: its `sent_at` was given, so that the same message may have been sent before.
+        stage: a directory in which it waits, under the name that it will have in the outbox, instead of going there.
 
     Raises:
         Refusal, BadData: it would not be delivered; nothing is written.
@@ -164,8 +166,11 @@ def send(
     with contextlib.suppress(PermissionError):  # a log that is closed to this account
         since = delivery_log.position(office)
     folder = _folder(office, envelope.sender, senders) if settings.drop_folders else None
-    file = put(office, raw, clock(), folder)
-    return Submitted(envelope.id, envelope.correlation_id, file, office.shown(os.path.join(office.outbox, file)), since)
+    place = office.outbox if stage is None else stage
+    if stage is not None and folder is not None:
+        os.makedirs(os.path.join(stage, folder), exist_ok=True)
+    file = put(place, raw, clock(), folder)
+    return Submitted(envelope.id, envelope.correlation_id, file, office.shown(os.path.join(place, file)), since)
 
 
 def _folder(office: Office, sender: str, senders: Senders | None) -> str | None:
@@ -181,17 +186,18 @@ def _folder(office: Office, sender: str, senders: Senders | None) -> str | None:
     return agent.id if ours and stat.S_ISDIR(seen.st_mode) else None
 
 
-def put(office: Office, raw: bytes, now_ns: int, folder: str | None = None) -> str:
-    """Write a message into the outbox, durably and whole or not at all; return its name there.
+def put(outbox: str, raw: bytes, now_ns: int, folder: str | None = None) -> str:
+    """Write a message into an outbox, durably and whole or not at all; return its name there.
 
     Args:
+        outbox: its path, or that of a directory which mail leaves for it.
         folder: the drop folder that it goes into.
 
     Raises:
         CannotCreate: the system refused; nothing is left behind.
         DiskFault: it is in the outbox, but perhaps not durably.
     """
-    place = office.outbox if folder is None else os.path.join(office.outbox, folder)
+    place = outbox if folder is None else os.path.join(outbox, folder)
     _clear_stale(place, now_ns)
     temporary = os.path.join(place, f".send-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -271,6 +277,8 @@ def reply_type(agent: Agent, emits: list[dict[str, Any]], recipient: Agent | Non
     own = {address.fold(address_)}
     if recipient is not None:
         own |= {address.fold(name) for name in (recipient.address, *recipient.aliases)}
+        if recipient.class_address is not None and recipient.class_id is not None:
+            own |= {address.fold(recipient.class_address), address.fold(address.AGENT + recipient.class_id)}
         own |= {address.fold(address.AGENT + recipient.id), *(address.fold(address.ROLE + r) for r in recipient.roles)}
     types = {
         str(item["type"])

@@ -1,4 +1,4 @@
-"""Times as text: RFC 3339, as senders and the log write it, and the compact form in file names. Pure.
+"""Times as text: RFC 3339, as senders and the log write it, the compact form in file names, spans of time. Pure.
 
 A time is an integer: nanoseconds since 1970-01-01T00:00:00Z.
 """
@@ -13,6 +13,22 @@ _RFC3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}  # of a span of time, in seconds
+_SPAN: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]?)", re.ASCII)
+
+
+def parse_span(text: str) -> int:
+    """Return a span of time (``90``, ``90s``, ``15m``, ``2h``, ``1d``) in seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _SPAN.fullmatch(text)
+    factor = UNITS.get(match[2].casefold()) if match else None
+    if match is None or factor is None:
+        raise ValueError("not a span of time such as 90s, 15m, 2h or 1d")
+    return int(match[1]) * factor
 
 
 @lru_cache(maxsize=256)

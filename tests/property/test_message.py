@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from postmaster import header, message, names, times
+from postmaster import header_events, message, names, times
 from postmaster.header import Reader, Refused
 
 NASTY = st.text(alphabet=st.sampled_from("ab0 1.:#-'\"&*!%@`{}[],|>?~\\\n\r\tü\u2028\x85\x07"), max_size=40)
@@ -130,4 +130,5 @@ def test_free_names_fit(name: str) -> None:
 
 def test_header_is_bounded() -> None:
     """Nesting stops at the limit, whatever comes after it."""
-    assert read("x: " + "[" * header.MAX_DEPTH + "]" * header.MAX_DEPTH + "\n", simple=True) == "malformed-header"
+    deepest = "[" * header_events.MAX_DEPTH + "]" * header_events.MAX_DEPTH
+    assert read(f"x: {deepest}\n", simple=True) == "malformed-header"

@@ -239,7 +239,9 @@ def test_a_name_that_nobody_has(crew: Box) -> None:
     """A near name of a live instance is suggested; raw mail is a dead letter."""
     register(crew, "lab.worker", "--name", "alice")
     assert "did you mean alice@crew.internal?" in send(crew, "alise@crew.internal", check=65).stderr
-    assert "did you mean alice@crew.internal?" in send(crew, "alise", check=65).stderr
+    bare = send(crew, "alise", check=65).stderr
+    assert "nobody is alive under the name alise; did you mean alice@crew.internal?" in bare
+    assert "`postmaster register` a live instance" in bare, "the remedy knows that the living register"
     assert "unknown-recipient" in send(crew, "alice@lab.internal", check=65).stderr
     assert "unknown-recipient" in send(crew, "agent:lab.worker+alice+2", check=65).stderr
     crew.drop("raw.md", letter(to="alise"))
@@ -350,6 +352,37 @@ def test_directory_lists_the_living(crew: Box) -> None:
     assert [(each["id"], each["archived"] > each["since"]) for each in every["archived"]] == [("lab.pair+bob", True)]
     shown = done(crew, "directory", "--all").stdout
     assert "alice@crew.internal" in shown and ", archived " in shown
+
+
+def test_the_oldest_is_what_waits_longest(crew: Box) -> None:
+    """By its delivery, in `directory` and `status`: what a sender calls old hides nothing that waits."""
+    register(crew, "lab.worker", "--name", "alice")
+    send(crew, "alice", "--now")
+    (first,) = os.listdir(crew.inbox("lab.worker+alice") / "unread")
+    os.utime(crew.inbox("lab.worker+alice") / "unread" / first, (1_700_000_000, 1_700_000_000))
+    send(crew, "alice", "--now", "--sent-at", "1999-01-01T00:00:00Z")
+    assert listed(crew)["live"][0]["oldest_unread"].startswith("2023-11-14T22:13:20")
+    assert json.loads(done(crew, "status", "--json").stdout)["oldest_unread"]["file"].endswith(first)
+
+
+def test_a_mailbox_that_is_no_directory(crew: Box) -> None:
+    """It is told of, the others are listed, and its instance can be archived: its mail is returned when it is back."""
+    for name in ("alice", "bob"):
+        register(crew, "lab.worker", "--name", name)
+        send(crew, name, "--now")
+    inbox = crew.inbox("lab.worker+alice")
+    inbox.rename(crew.world / "away")
+    inbox.write_text("in the way")
+    ended = done(crew, "directory", "--json", check=74)
+    answer = json.loads(ended.stdout)
+    assert [one["unread"] for one in answer["live"]] == [None, 1]
+    assert [problem.split(":")[0] for problem in answer["problems"]] == ["inboxes/lab.worker+alice"]
+    assert "with ? unread, 0 of them returned" in done(crew, "archive", "alice", check=75).stdout
+    inbox.unlink()
+    (crew.world / "away").rename(inbox)
+    crew.route()
+    assert len(crew.unread("lab.conductor")) == 1
+    healthy(crew)
 
 
 def test_status_and_log_know_instances(crew: Box) -> None:

@@ -123,6 +123,8 @@ def test_half_a_letter_settles_first(lab: Box, watcher: Watcher) -> None:
 
 def test_a_broken_registry_is_told_of_once(lab: Box, watcher: Watcher) -> None:
     """The mail waits meanwhile, and goes as soon as the registry is mended."""
+    drop(lab, 9)
+    until(lambda: len(lab.unread("lab.builder")) == 1 and lab.outbox() == [])  # the first round is over
     good = (lab.root / "agent-registry.yml").read_bytes()
     (lab.root / "agent-registry.yml").write_text("agents: [\n")
     for number in range(3):
@@ -130,9 +132,9 @@ def test_a_broken_registry_is_told_of_once(lab: Box, watcher: Watcher) -> None:
         time.sleep(0.3)
     until(lambda: bool(watcher.said))
     assert len([line for line in watcher.said if "not a valid registry" in line]) == 1
-    assert lab.unread("lab.builder") == []
+    assert len(lab.unread("lab.builder")) == 1
     (lab.root / "agent-registry.yml").write_bytes(good)
-    until(lambda: len(lab.unread("lab.builder")) == 3)
+    until(lambda: len(lab.unread("lab.builder")) == 4)
     until(lambda: any("routing again" in line for line in watcher.said))
     assert watcher.end() == 0
 

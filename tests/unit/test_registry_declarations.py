@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from postmaster import address
 from postmaster.office import Office
-from postmaster.registry import declarations, rules, schema, source, written
+from postmaster.registry import declarations, events, rules, schema, source, written
 
 GOOD = """\
 plugin: council
@@ -162,7 +162,7 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
 
 
 def test_problems_of_one_file_are_bounded() -> None:
-    assert len(parsed(b"a: 1\n" * 10_000)) == source.MAX_PROBLEMS
+    assert len(parsed(b"a: 1\n" * 10_000)) == events.MAX_PROBLEMS
 
 
 def test_all_problems_of_all_files_are_told_at_once(office: Office) -> None:

@@ -68,6 +68,6 @@ def raise_alarm(office: Office, settings: Settings, notes: Notes, remote: Remote
         sent_at=times.timestamp(now_ns),
         body=body.encode("utf-8", "backslashreplace"),
     )
-    put(office, compose(draft), now_ns)
+    put(office.outbox, compose(draft), now_ns)
     with contextlib.suppress(OSError):
         notes.write(f"{remote.name}.wrong", facts)

@@ -32,6 +32,12 @@ COMMANDS: Final = {
     "watch": ("watch", "watch", "Route mail as it comes."),
     "rule": ("rule", "rule", "Print the text on mail for an agent's prompt."),
     "nudge": ("nudge", "nudge", "Tell idle agents that they have mail."),
+    "pause": ("instances", "pause", "Let an agent's mail wait: no more turns."),
+    "resume": ("instances", "resume", "Start turns of an agent again."),
+    "turn": ("turns", "turn", "Take one turn of an agent."),
+    "wake": ("turns", "wake", "Take a turn of every agent with mail."),
+    "cycle": ("turns", "cycle", "Route and wake until all is quiet."),
+    "turns": ("turns", "turns", "List who takes turns, and how they went."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }

@@ -86,7 +86,8 @@ def archive(office: Office, name: str, as_json: bool) -> int:
     if as_json:
         echo_json(answer)
     else:
-        unread = f"with {answer['unread']} unread, {answer['returned']} of them returned"
+        count = "?" if answer["unread"] is None else answer["unread"]
+        unread = f"with {count} unread, {answer['returned']} of them returned"
         click.echo(f"{answer['id']} is archived; its mailbox is {answer['inbox']}, {unread}")
     return 75 if returning.is_marked(office, done.claim.id) else 0
 
@@ -97,6 +98,8 @@ def archive(office: Office, name: str, as_json: bool) -> int:
 @click.pass_obj
 def directory(office: Office, every: bool, as_json: bool) -> int:
     """List who is alive: name, class, roles, unread mail, and since when. Changes nothing.
+
+    Exit codes: 0 shown, 74 a claim, a mailbox or the log cannot be read (the others are shown), 78 no office.
 
     \b
     Example:

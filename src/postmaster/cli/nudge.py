@@ -23,8 +23,8 @@ def nudge(office: Office, verbose: bool, as_json: bool) -> int:
     An agent is told of a message at most once, whoever runs this and how often; several new messages make one nudge.
     An agent whose `idle` command does not end with 0 is busy, and is told by a later run.
 
-    Exit codes: 0 done, 69 a command failed or could not be run (it is logged), 74 the disk refused, 78 no usable office
-    or registry.
+    Exit codes: 0 done, 69 a command failed or could not be run (it is logged), 73 or 74 the disk refused, 78 no
+    usable office or registry.
 
     \b
     Example:

@@ -18,6 +18,7 @@ from postmaster.errors import BadData, UsageProblem
 from postmaster.office import Office, visible
 from postmaster.settings import load_settings
 from postmaster.submission import Refusal
+from postmaster.turns import inside
 
 _BODY = click.argument("file", required=False)
 _OPTIONS = [
@@ -27,6 +28,7 @@ _OPTIONS = [
     click.option("--now", is_flag=True, help="Route at once, and say what became of the message."),
     click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long for the answer, and print it."),
     click.option("--wait-delivered", type=seconds, metavar="SECONDS", help="Wait so long for it to be routed."),
+    click.option("--immediately", is_flag=True, help="In a turn: send it now, whatever becomes of the turn."),
     click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
 ]
 
@@ -39,10 +41,14 @@ def _with_options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.command()
 @click.option("--to", "to", metavar="ADDRESS", multiple=True, required=True, help="Give it again, or use commas.")
-@click.option("--from", "sender", metavar="ADDRESS", required=True, help="The address you send from.")
+@click.option("--from", "sender", metavar="ADDRESS", help="The address you send from. Needed, but in a turn.")
 @click.option("--type", "message_type", metavar="TYPE", required=True, help="What kind of message it is.")
 @click.option("--subject", metavar="TEXT", required=True)
-@click.option("--correlation", metavar="FLOW", help="The flow it belongs to. Default: a new one, which is printed.")
+@click.option(
+    *("--correlation", "--thread", "correlation"),
+    metavar="FLOW",
+    help="The flow it belongs to. Default: a new one, which is printed; in a turn, its default thread.",
+)
 @click.option("--reply-to", metavar="ID", help="The id of the message that it answers.")
 @_with_options
 @_BODY
@@ -50,7 +56,7 @@ def _with_options(command: Callable[..., int]) -> Callable[..., int]:
 def send(
     office: Office,
     to: tuple[str, ...],
-    sender: str,
+    sender: str | None,
     message_type: str,
     subject: str,
     correlation: str | None,
@@ -61,6 +67,7 @@ def send(
     now: bool,
     wait: float | None,
     wait_delivered: float | None,
+    immediately: bool,
     as_json: bool,
     file: str | None,
 ) -> int:
@@ -72,6 +79,9 @@ def send(
     With --wait it ends when the answer is in the inbox of --from: a message of the same flow whose `in_reply_to` is the
     id of this one. It is printed, and stays unread; if it comes later it is ordinary mail. A refusal ends the waiting.
     The package `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
+
+    In a turn --from is the agent whose turn it is, --thread its default thread, and the message leaves when the turn
+    has succeeded, unless --immediately.
 
     Exit codes: 0 sent (with --now or --wait-delivered: delivered; with --wait: answered), 64 wrong use, 65 refused,
     73 or 74 the disk refused, 75 sent but not delivered or not answered yet, 78 no usable office or registry.
@@ -85,14 +95,22 @@ def send(
     """
     ways = Ways(now, wait, wait_delivered)
     office.require()
+    turn = _turn(office, ways, immediately=immediately)
+    stage = None if turn is None or immediately else turn.stage
+    if sender is None:
+        if turn is None:
+            raise UsageProblem("--from is needed: the address that you send from")
+        sender = turn.address
     settings = load_settings(office)
     now_ns = time.time_ns()
+    if correlation is None:
+        correlation = composition.new_flow(now_ns) if turn is None else inside.thread_of(turn)
     draft = Draft(
         to=composition.recipients(list(to)),
         sender=sender,
         type=message_type,
         subject=subject,
-        correlation_id=composition.new_flow(now_ns) if correlation is None else correlation,
+        correlation_id=correlation,
         sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
         in_reply_to=reply_to,
         headers=composition.own_fields(list(headers)),
@@ -104,7 +122,7 @@ def send(
     with open_view(office) as registry:
         ways.watch_for(office, registry.find(sender), sender)
         try:
-            submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None)
+            submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None, stage=stage)
         except Refusal as refusal:
             return refuse(refusal, as_json)
     answer = describe(office, submitted)
@@ -133,6 +151,7 @@ def reply(
     now: bool,
     wait: float | None,
     wait_delivered: float | None,
+    immediately: bool,
     as_json: bool,
     file: str | None,
 ) -> int:
@@ -150,6 +169,10 @@ def reply(
     from postmaster.directory import readers
 
     office.require()
+    turn = _turn(office, ways, immediately=immediately)
+    stage = None if turn is None or immediately else turn.stage
+    if stage is not None and ack:
+        raise UsageProblem("a turn that succeeds acknowledges its messages itself: leave --ack out")
     settings = load_settings(office)
     now_ns = time.time_ns()
     may_repeat = sent_at is not None
@@ -179,7 +202,7 @@ def reply(
         ways.watch_for(office, replier, reached)
         draft = submission.choose_sender(office, draft, senders, registry, settings, may_repeat=may_repeat)
         try:
-            submitted = submission.send(office, draft, registry, settings, may_repeat=may_repeat)
+            submitted = submission.send(office, draft, registry, settings, may_repeat=may_repeat, stage=stage)
         except Refusal as refusal:
             return refuse(refusal, as_json)
     answer = describe(office, submitted)
@@ -191,6 +214,17 @@ def reply(
         answer["acknowledged"] = moved.path
 
     return finish(office, submitted, answer, ways, as_json=as_json, after=acknowledge if ack else None)
+
+
+def _turn(office: Office, ways: Ways, *, immediately: bool) -> inside.Inside | None:
+    """Return the turn that we run in; in one, mail that waits for its end cannot be waited for."""
+    turn = inside.current(office, immediately=immediately)
+    if turn is not None and not immediately and (ways.now or ways.answer is not None or ways.delivered is not None):
+        raise UsageProblem(
+            "mail of a turn leaves when the turn has succeeded: leave --now and --wait out (the answer wakes the "
+            "agent), or use --immediately"
+        )
+    return turn
 
 
 def _origin(office: Office, agent: Agent, item: reading.Name, original: reading.Message) -> tuple[str, str, str]:

@@ -33,7 +33,8 @@ def watch(office: Office, poll: float | None, verbose: bool) -> int:
 
     It needs the package `watchfiles` (pip install 'postmaster-agents[watchfiles]'), or --poll.
 
-    Exit codes: 0 ended by SIGTERM, 69 `watchfiles` is not installed, 78 no office, 130 ended by Ctrl-C.
+    Exit codes: 0 ended by SIGTERM, 69 `watchfiles` is not installed, 78 no office, 130 ended by Ctrl-C. What the disk
+    refuses (73 and 74 of `route`) is told of and tried again.
 
     \b
     Example:

@@ -42,7 +42,7 @@ def note_nudges(office: Office) -> None:
 
 
 def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
-    """Open the registry, with the live instances if there are any; to be used with `with`.
+    """Open the registry, with the live instances if there are or may be any; to be used with `with`.
 
     Args:
         write: whether a register or archive that was cut off may be brought to its end, and the compiled
@@ -56,7 +56,8 @@ def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, 
     try:
         os.stat(office.live)  # it goes with the last live instance
     except OSError:
-        return registry
+        if not registry.has_per_flow():
+            return registry
     try:
         from postmaster.directory.view import DirectoryView
 

@@ -1,15 +1,14 @@
 """Who is alive, as `postmaster directory` tells it. Changes nothing."""
 
-import contextlib
-import os
 from typing import Any
 
 from postmaster import delivery_log, maildir, reasons, times
-from postmaster.directory import returning, store
+from postmaster.directory import open_view, registration, returning, store
 from postmaster.directory.claims import Claim
-from postmaster.errors import DiskFault
+from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.reading import READ
+from postmaster.registry.compiled import CompiledRegistry
 
 
 def survey(office: Office, *, every: bool) -> dict[str, Any]:
@@ -20,16 +19,16 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
     message, and to whom. What this account may not look at is None.
     """
     office.require()
-    living = sorted(store.living(office), key=lambda claim: claim.id)
+    living = sorted([*store.living(office), *_for_flows(office)], key=lambda claim: claim.id)
     past = sorted(store.past(office), key=lambda claim: claim.archived or "") if every else []
     ids = {claim.id for claim in (*living, *past)}
     problems: list[str] = []
     last, returned = _logged(office, ids, problems) if ids else ({}, {})
     problems += [f"{office.shown(path)}: no claim that can be read; look at it" for path in store.damaged(office)]
-    answer: dict[str, Any] = {"office": office.root, "live": [_row(office, claim, last) for claim in living]}
+    answer: dict[str, Any] = {"office": office.root, "live": [_row(office, claim, last, problems) for claim in living]}
     if every:
         answer["archived"] = [
-            _row(office, claim, last)
+            _row(office, claim, last, problems)
             | {
                 "archived": claim.archived,
                 "returned": returned.get(claim.id, []),
@@ -38,6 +37,17 @@ def survey(office: Office, *, every: bool) -> dict[str, Any]:
             for claim in past
         ]
     return answer | {"problems": problems}
+
+
+def _for_flows(office: Office) -> list[Claim]:
+    """Return the instances for flows that are alive, as claims; none while there is no usable registry."""
+    try:
+        with open_view(office, write=False) as view:
+            if not isinstance(view, CompiledRegistry):
+                return [registration.flow_claim(office, agent) for agent in view.for_flows()]
+    except ConfigurationFault:
+        pass  # the claims tell who is alive all the same
+    return []
 
 
 def describe(office: Office, claim: Claim) -> dict[str, Any]:
@@ -53,19 +63,20 @@ def describe(office: Office, claim: Claim) -> dict[str, Any]:
     }
 
 
-def _row(office: Office, claim: Claim, last: dict[str, str]) -> dict[str, Any]:
+def _row(office: Office, claim: Claim, last: dict[str, str], problems: list[str]) -> dict[str, Any]:
     inbox = office.default_inbox(claim.id)
-    oldest: str | None = None
     found: list[str] | None = None
-    with contextlib.suppress(PermissionError):  # that of another account
+    try:
         found = maildir.messages(inbox, maildir.UNREAD)
-    for name in (found or ())[:1]:  # names sort by time
-        with contextlib.suppress(OSError):
-            oldest = times.timestamp(os.lstat(os.path.join(inbox, maildir.UNREAD, name)).st_mtime_ns)
+    except PermissionError:
+        pass  # that of another account
+    except OSError as fault:
+        problems.append(f"{office.shown(inbox)}: cannot be read: {fault.strerror}; look what is in its place")
+    oldest = maildir.waits_longest(inbox, found or ())
     return {
         **describe(office, claim),
         "unread": None if found is None else len(found),
-        "oldest_unread": oldest,
+        "oldest_unread": None if oldest is None else times.timestamp(oldest[0]),
         "last_read": last.get(claim.id),
     }
 

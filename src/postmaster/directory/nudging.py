@@ -146,10 +146,13 @@ class _Run:
         self.told.nudged.append(row)
 
     def _is_idle(self, agent: Agent, entry: Entry) -> bool:
-        """Ask the agent's `idle` command. What cannot be asked counts as busy, and is told of once."""
+        """Ask the agent's `idle` command. What cannot be asked counts as busy, and is told of once.
+
+        Without such a command an agent is busy only while a turn of it is under way.
+        """
         command = entry.get("idle")
         if not command:
-            return True
+            return not (entry.get("run") and self._office.is_in_turn(agent.id))
         unread = self._unread(agent)
         ending = self._errands.run(command, self._values(agent, unread, unread))
         why = f"idle: {ending.why}" if ending.code is None else ""

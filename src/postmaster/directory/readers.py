@@ -36,7 +36,8 @@ def find_reader(office: Office, text: str) -> Reader:
     office.require()
     with open_view(office, write=False) as view:
         try:
-            return Reader(reading.find_agent(view, text))
+            found = reading.find_agent(view, text)
+            return Reader(found, store.archived(office, found.id) if found.terminated else None)
         except BadData as fault:
             plain = text.removeprefix(address.AGENT)
             claim = store.archived(office, plain) if claims.name_of(plain) is not None else None

@@ -1,17 +1,18 @@
 """Registering a live instance of a class, and archiving it."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from postmaster import address, maildir, times
+from postmaster import address, maildir, per_flow, times
 from postmaster.decide import Agent, brief, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import claims, returning, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.view import DirectoryView
-from postmaster.errors import BadData, CannotCreate
+from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.office import Office
 from postmaster.registry import compiled
 from postmaster.registry.compiled import CompiledRegistry
@@ -31,11 +32,11 @@ class NameTaken(BadData):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """An instance that was archived, and how many messages it leaves unread."""
+    """An instance that was archived, and how many messages it leaves unread; None: that cannot be told."""
 
     claim: Claim
     inbox: str
-    unread: int
+    unread: int | None
 
 
 def register(
@@ -103,6 +104,13 @@ def _class(registry: CompiledRegistry, text: str) -> tuple[Agent, int | None]:
             f"{found.id} is no class: its declaration has no `instances`; write `instances: many`, or "
             "`instances: {max: 4}`, there, then `postmaster registry merge`"
         )
+    if instances == per_flow.PER_FLOW:
+        raise BadData(
+            f"{found.id} has `instances: per-flow`, which nobody registers: mail to {found.address} in a new flow "
+            "makes one"
+        )
+    if instances == "single":
+        raise BadData(f"{found.id} has `instances: single`: it is the only one; write `instances: many` there for more")
     return found, None if instances == "many" else int(instances["max"])
 
 
@@ -168,7 +176,7 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         done = replace(claim, archived=times.timestamp(clock()))
         assert done.archived is not None
         inbox = office.default_inbox(done.id)
-        unread = len(maildir.messages(inbox, maildir.UNREAD))
+        unread = _unread(inbox)
         try:
             returning.mark(office, done.id)
         except OSError as fault:
@@ -182,18 +190,46 @@ def archive(office: Office, text: str, *, clock: Callable[[], int] = time.time_n
         return Archived(done, inbox, unread)
 
 
+def _unread(inbox: str) -> int | None:
+    """Return how many messages are unread; None if that cannot be told, which keeps nobody from being archived."""
+    try:
+        return len(maildir.messages(inbox, maildir.UNREAD))
+    except OSError:
+        return None
+
+
 def _living(office: Office, view: DirectoryView, text: str) -> Claim:
     """Return the live instance that `text` names."""
     found = view.agent(text.removeprefix(address.AGENT)) or view.find(text)
     claim = view.claim(found.id) if found is not None else None
     if claim is not None:
         return claim
+    if found is not None and found.per_flow and found.class_id is not None:
+        if found.terminated:
+            raise BadData(f"{found.id} was archived before" + archived_hint(office, found.id))
+        return flow_claim(office, found)
     if found is not None:
         raise BadData(f"{found.id} is an agent of the registry, not a live instance: its declaration says that it is")
     near = view.suggest(text)
     hint = f"; did you mean {near.removeprefix(address.AGENT)}?" if near else ""
     hint += archived_hint(office, text)
     raise BadData(f"nobody is alive under {quoted(text)}{hint}; `postmaster directory` lists the living")
+
+
+def flow_claim(office: Office, agent: Agent) -> Claim:
+    """Return an instance for a flow in the form of a claim; it is alive since its mailbox was made.
+
+    Raises:
+        DiskFault: its mailbox cannot be looked at.
+    """
+    assert agent.class_id is not None
+    try:
+        since = os.stat(agent.inbox).st_mtime_ns  # its folders are made with it, and nothing else changes it
+    except OSError as fault:
+        raise DiskFault(f"{agent.inbox}: {fault.strerror}") from fault
+    name = claims.name_of(agent.id)
+    assert name is not None
+    return Claim(agent.id, name, agent.address, agent.class_id, (), times.timestamp(since))
 
 
 def archived_hint(office: Office, text: str) -> str:

@@ -284,3 +284,6 @@ def _mailboxes(office: Office, view: View, known: frozenset[str]) -> Iterator[tu
         for claim in store.living(office):
             if claims.key(claim.class_id) in known:
                 yield claim.id, office.default_inbox(claim.id)
+        for agent in view.for_flows():
+            if is_known(agent.id, known):
+                yield agent.id, agent.inbox

@@ -1,16 +1,18 @@
 """The registry together with the live instances: what routing asks (decide.RegistryView), and who there is.
 
 Opened once a run. A claim is read when it is asked for, and once, so that a run's cost follows its mail and not the
-number of the living; only a role, which anyone may hold, makes it read them all.
+number of the living; only a role, which anyone may hold, makes it read them all. The instances that a class has for
+each flow claim nothing: such an instance is there if its mailbox is.
 """
 
 import bisect
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final
 
-from postmaster import address
+from postmaster import address, maildir, per_flow
 from postmaster.decide import Agent
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
@@ -53,18 +55,76 @@ class DirectoryView:
 
     def find(self, mailbox: str) -> Agent | None:
         """Return the agent with this address or alias, or the live instance with this address or bare name."""
-        found = self.registry.find(mailbox)
+        found = self._with_key(mailbox) or self.registry.find(mailbox)
         if found is not None:
             return found
         claim = self._holder(mailbox.rpartition("@")[0] or mailbox)
         if claim is None or ("@" in mailbox and address.fold(claim.address) != address.fold(mailbox)):
+            claim = self._with_name(mailbox)
+        return self._agent(claim) if claim is not None else None
+
+    def _with_key(self, mailbox: str) -> Agent | None:
+        """Return the instance for a flow that has this address, if it is there."""
+        parts = per_flow.split_address(mailbox)
+        class_ = self.registry.find(parts[0]) if parts is not None else None
+        return self._if_there(class_, parts[1]) if parts is not None and class_ is not None else None
+
+    def _with_name(self, mailbox: str) -> Claim | None:
+        """Return the live instance that ``class+name@domain`` names (RFC 5233)."""
+        local, _, domain = mailbox.rpartition("@")
+        base, plus, name = local.rpartition("+")
+        claim = self._holder(name) if base and plus else None
+        class_ = self.registry.find(f"{base}@{domain}") if claim is not None else None
+        if claim is None or class_ is None or claims.key(class_.id) != claims.key(claim.class_id):
             return None
-        return self._agent(claim)
+        return claim
 
     def agent(self, agent_id: str) -> Agent | None:
         """Return the agent or live instance with this id."""
         claim = self.claim(agent_id)
-        return self._agent(claim) if claim is not None else self.registry.agent(agent_id)
+        if claim is not None:
+            return self._agent(claim)
+        parts = per_flow.split_id(agent_id)
+        if parts is None:
+            return self.registry.agent(agent_id)
+        class_ = self.registry.agent(parts[0])
+        return self._if_there(class_, parts[1]) if class_ is not None else None
+
+    def in_flow(self, class_: Agent, correlation_id: str) -> Agent:
+        """Return the instance of a class that has one for each flow, there already or not."""
+        return self._instance(class_, per_flow.key(correlation_id))
+
+    def _if_there(self, class_: Agent, flow_key: str) -> Agent | None:
+        """Return the instance of a class with this key, if there is one: it has a mailbox."""
+        if not class_.per_flow:
+            return None
+        found = self._instance(class_, flow_key)
+        return found if os.path.isdir(os.path.join(found.inbox, maildir.UNREAD)) else None
+
+    def _instance(self, class_: Agent, flow_key: str) -> Agent:
+        agent_id = per_flow.instance_id(class_.id, flow_key)
+        found = self._agents.get(agent_id)
+        if found is None:
+            inbox = self._office.default_inbox(agent_id)
+            ended = os.path.lexists(self._office.archived_claim(agent_id))
+            found = self._agents[agent_id] = per_flow.instance(class_, flow_key, inbox, terminated=ended)
+        return found
+
+    def for_flows(self) -> Iterator[Agent]:
+        """Yield the instances for flows that are there and were not archived, in the order of the ids."""
+        classes = {address.fold(class_id) for class_id in self.registry.per_flow()}
+        if not classes:
+            return
+        try:
+            listed = sorted(os.listdir(self._office.inboxes))
+        except FileNotFoundError:
+            return
+        for name in listed:
+            parts = per_flow.split_id(name)
+            if parts is not None and address.fold(parts[0]) in classes:
+                found = self.agent(name)
+                if found is not None and found.id == name and not found.terminated:
+                    yield found
 
     def claim(self, agent_id: str) -> Claim | None:
         """Return the claim of the live instance with this id."""
@@ -79,6 +139,9 @@ class DirectoryView:
 
     def suggest(self, recipient: str) -> str | None:
         """Return the known address nearest to one that is not known."""
+        parts = per_flow.split_address(recipient)
+        if parts is not None and self.registry.find(parts[0]) is not None:
+            return parts[0]
         in_registry = self.registry.suggest(recipient)
         if recipient.startswith(address.ROLE):
             roles = {role for claim in self._living() for role in claim.roles}
@@ -97,7 +160,8 @@ class DirectoryView:
     def entry(self, agent_id: str) -> Entry | None:
         """Return all that the registry says of the agent with this id, or of a live instance's class."""
         claim = self.claim(agent_id)
-        return self.registry.entry(claim.class_id if claim is not None else agent_id)
+        parts = per_flow.split_id(agent_id) if claim is None else None
+        return self.registry.entry(claim.class_id if claim is not None else parts[0] if parts is not None else agent_id)
 
     def has_nudges(self) -> bool:
         """Tell whether any agent or class says how it is to be nudged."""
@@ -108,10 +172,15 @@ class DirectoryView:
         return self.registry.nudged()
 
     def all_agents(self) -> Iterator[Agent]:
-        """Yield every agent of the registry, then every live instance, each in the order of the ids."""
+        """Yield every agent of the registry, then every live instance, then those for flows, each in the ids' order."""
         yield from self.registry.all_agents()
         for claim in self._living():
             yield self._agent(claim)
+        yield from self.for_flows()
+
+    def running(self) -> Sequence[str]:
+        """Return the ids of the agents and classes that say how their turns are taken."""
+        return self.registry.running()
 
     def _holder(self, name: str) -> Claim | None:
         folded = claims.key(name)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, TypeVar
 
-from postmaster import address, durable
+from postmaster import address, durable, per_flow
 from postmaster.decide import Agent, RegistryView
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 from postmaster.office import Office
@@ -105,6 +105,24 @@ class CompiledRegistry:
     def nudged(self) -> Sequence[str]:
         """Return the ids of the agents that say how they are to be nudged."""
         return self._ask(lambda: database.names_of(self._connection, database.NUDGED))
+
+    def running(self) -> Sequence[str]:
+        """Return the ids of the agents that say how their turns are taken."""
+        return self._ask(lambda: database.names_of(self._connection, database.RUN))
+
+    def has_per_flow(self) -> bool:
+        """Tell whether any agent is a class that has an instance for each flow."""
+        return bool(self._ask(lambda: database.names_of(self._connection, database.PER_FLOW, 1)))
+
+    def per_flow(self) -> Sequence[str]:
+        """Return the ids of the classes that have an instance for each flow."""
+        return self._ask(lambda: database.names_of(self._connection, database.PER_FLOW))
+
+    def in_flow(self, class_: Agent, correlation_id: str) -> Agent:
+        """Return the instance of a class that has one for each flow, as if it were not archived (DirectoryView)."""
+        flow_key = per_flow.key(correlation_id)
+        inbox = self._office.default_inbox(per_flow.instance_id(class_.id, flow_key))
+        return per_flow.instance(class_, flow_key, inbox, terminated=False)
 
     def all_agents(self) -> Iterator[Agent]:
         """Yield every agent in the order of the ids."""

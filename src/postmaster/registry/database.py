@@ -11,12 +11,11 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import quote
 
 from postmaster import address
 from postmaster.registry.view import Entry
 
-VERSION: Final = 2  # of the tables; a file of another version is built again
+VERSION: Final = 3  # of the tables; a file of another version is built again
 _NEIGHBOURS: Final = 100  # on each side, in each order: what `suggest` looks at
 
 # `reversed` lets the names that end alike stand together, as the primary key does with those that begin alike.
@@ -37,6 +36,8 @@ ID: Final = "id"
 ADDRESS: Final = "address"
 ROLE: Final = "role"
 NUDGED: Final = "nudge"  # the id of an agent that says how it is to be nudged
+RUN: Final = "run"  # that of one that says how its turns are taken
+PER_FLOW: Final = "per-flow"  # that of a class that has an instance for each flow
 
 
 def fill(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
@@ -58,8 +59,9 @@ def fill(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
 
 def _names(position: int, entry: Entry) -> Iterator[tuple[str, str, int, str, str]]:
     kinds = ((ID, [entry["id"]]), (ADDRESS, [entry["address"], *entry.get("aliases", ())]))
-    nudged = [entry["id"]] if entry.get("nudge") else []
-    for kind, names in (*kinds, (ROLE, entry.get("roles", ())), (NUDGED, nudged)):
+    marks = ((NUDGED, entry.get("nudge")), (RUN, entry.get("run")), (PER_FLOW, entry.get("instances") == PER_FLOW))
+    marked = [(kind, [entry["id"]]) for kind, holds in marks if holds]
+    for kind, names in (*kinds, (ROLE, entry.get("roles", ())), *marked):
         for folded, shown in {address.fold(name): name for name in names}.items():
             yield kind, folded, position, shown, folded[::-1]
 
@@ -90,13 +92,21 @@ def write(path: str, entries: Sequence[Entry]) -> None:
         os.close(descriptor)
 
 
+def _uri_path(path: str) -> bytes:
+    """Return a path as it stands in an SQLite URI (sqlite.org/uri.html section 3.1), whatever its bytes."""
+    raw = os.fsencode(path)
+    for special in (b"%", b"?", b"#"):
+        raw = raw.replace(special, b"%%%02x" % ord(special))
+    return raw
+
+
 def open_file(path: str) -> sqlite3.Connection:
     """Open a database file that nobody will change (it is replaced, never written to).
 
     Raises:
         sqlite3.DatabaseError: it is damaged, cut short, or of another version.
     """
-    connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(b"file:%s?mode=ro&immutable=1" % _uri_path(path), uri=True)
     try:
         _check(connection, os.stat(path).st_size)
     except BaseException:

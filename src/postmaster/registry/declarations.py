@@ -1,8 +1,8 @@
 """Declarations: what the files in registry.d/ say, checked by the schema and brought into one form.
 
-An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`,
-`inbox`, `user`, `instances`, `nudge`, `idle`, `description`, `accepts` (each with its own `accepts_from`), `emits`
-(each with a list in `to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out.
+An entry in that form is a mapping that JSON and YAML hold alike: `id`, `address`, `aliases`, `roles`, `inbox`, `user`,
+`instances`, `nudge`, `idle`, `run` and the keys of turns, `description`, `accepts` (each with its own `accepts_from`),
+`emits` (each with a list in `to`), `x-` keys, `plugin`, `declared_in`. Empty keys but `accepts` are left out.
 agent-registry.yml is a list of such entries.
 """
 
@@ -19,6 +19,15 @@ from postmaster.registry.view import Entry
 SUFFIXES: Final = (".yml", ".yaml")
 MAX_REGISTRY_BYTES: Final = 64 * 1024 * 1024
 OWN: Final = schema.OWN_KEY
+# What an entry may say of its turns, besides `run`; each is text.
+TURN_KEYS: Final = (
+    "default_thread",
+    "final_message",
+    "messages_per_turn",
+    "turn_timeout",
+    "max_attempts",
+    "concurrency",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,8 @@ def normalise(raw: dict[str, Any], inbox_of: Callable[[str], str], origin: dict[
         "instances": _instances(raw.get("instances")),
         "nudge": _command(raw.get("nudge")),
         "idle": _command(raw.get("idle")),
+        "run": _command(raw.get("run")),
+        **{key: _text(raw.get(key)) for key in TURN_KEYS},
         "description": _text(raw.get("description")),
         "accepts": accepts,
         "accepts_from": [] if accepts else default,  # told for each type, it has no other use

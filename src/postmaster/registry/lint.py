@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import address, reports
+from postmaster import address, per_flow, reports
 from postmaster.decide import Agent
 from postmaster.registry import flows
 from postmaster.registry.view import EntriesView, Entry
@@ -16,6 +16,10 @@ DANGLING_EMIT: Final = "emits-not-accepted"
 NO_SUCH_SENDER: Final = "accepts-from-nobody"
 NEVER_SENT: Final = "type-never-sent"
 CLOSED: Final = "accepts-nothing"
+FINAL_NOWHERE: Final = "final-message-nowhere"
+ONE_ORIGIN: Final = "one-origin"
+
+_CLAIM_NO_ROLES: Final = ("single", per_flow.PER_FLOW)  # instances that nobody registers
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,7 +28,8 @@ class Finding:
 
     Attributes:
         level: `finding`, or `note` for what may well be meant.
-        kind: `emits-not-accepted`, `accepts-from-nobody`, `type-never-sent` or `accepts-nothing`.
+        kind: `emits-not-accepted`, `accepts-from-nobody`, `type-never-sent`, `accepts-nothing`,
+            `final-message-nowhere` or `one-origin`.
     """
 
     declared_in: str
@@ -50,7 +55,7 @@ def lint(entries: Sequence[Entry]) -> list[Finding]:
     map_edges = flows.edges(entries)
     arriving = flows.arrivals(map_edges)
     declared_in = {entry["id"]: str(entry.get("declared_in", "")) for entry in entries}
-    classes = any(entry.get("instances") for entry in entries)  # whose live instances may hold any role
+    classes = any(entry.get("instances", "single") not in _CLAIM_NO_ROLES for entry in entries)  # else any role is held
     silent = {entry["id"] for entry in entries if not entry.get("emits")}
     patterns = _Patterns(view)
     found = [
@@ -67,7 +72,26 @@ def lint(entries: Sequence[Entry]) -> list[Finding]:
     for entry in entries:
         for level, kind, message in _accepts(entry, patterns, arriving.get(entry["id"], ()), silent, classes):
             found.append(Finding(declared_in[entry["id"]], entry["id"], level, kind, message))
+        for level, kind, message in _turns(entry):
+            found.append(Finding(declared_in[entry["id"]], entry["id"], level, kind, message))
     return sorted(set(found))
+
+
+def _turns(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Yield (level, kind, message) for where the final message of a turn goes."""
+    if entry.get("final_message") != "default_thread":
+        return
+    if entry.get("default_thread") == "none":
+        yield (
+            FINDING,
+            FINAL_NOWHERE,
+            "says `final_message: default_thread` and `default_thread: none`: it is never sent",
+        )
+    elif entry.get("instances", "single") == "single":
+        message = (
+            "sends every final message to the flow of its first message, for good; `instances: per-flow` gives each"
+        )
+        yield NOTE, ONE_ORIGIN, f"{message} flow an instance of its own"
 
 
 class _Patterns:

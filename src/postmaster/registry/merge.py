@@ -13,7 +13,7 @@ from typing import Final
 from postmaster import accounts, address, durable, maildir
 from postmaster.errors import CannotCreate, ConfigurationFault
 from postmaster.office import Office
-from postmaster.registry import compiled, declarations, rules, source, written
+from postmaster.registry import compiled, declarations, left_behind, rules, source, written
 from postmaster.registry.source import Problem
 from postmaster.registry.view import Entry
 from postmaster.settings import load_settings
@@ -178,27 +178,12 @@ def _compare(
         moved=tuple(moved),
         removed=tuple(entry["id"] for entry in removed),
         changed=tuple(changed),
-        warnings=(*report.warnings, *_left_behind(office, left, inboxes)),
+        warnings=(
+            *report.warnings,
+            *left_behind.of_inboxes(office, left, inboxes),
+            *left_behind.of_flows(office, before, after),
+        ),
     )
-
-
-def _left_behind(office: Office, left: Iterable[tuple[Entry, str]], inboxes: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each inbox that its agent leaves with unread mail in it."""
-    now = {os.path.realpath(path): agent_id for agent_id, path in inboxes.items()}
-    for entry, why in left:
-        try:
-            path = office.inbox(entry["inbox"])
-            count = len(maildir.messages(path, maildir.UNREAD))
-        except (OSError, ValueError, ConfigurationFault) as fault:
-            yield f"{entry['id']} {why}; whether its old inbox holds unread mail cannot be told: {fault}"
-            continue
-        taken_by = now.get(os.path.realpath(path))
-        if not count or taken_by == entry["id"]:
-            continue
-        messages = "1 unread message" if count == 1 else f"{count} unread messages"
-        where = office.shown(os.path.join(path, maildir.UNREAD))
-        then = f"the inbox is now that of {taken_by}" if taken_by else "the mail is kept, but nobody reads there now"
-        yield f"UNREAD MAIL: {entry['id']} {why} and leaves {messages} in {where}: {then}"
 
 
 def _paths(office: Office, entries: Iterable[Entry]) -> Iterator[str]:

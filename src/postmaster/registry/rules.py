@@ -13,7 +13,7 @@ from postmaster.decide import quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.maildir import FOLDERS
 from postmaster.office import Office
-from postmaster.registry import schema
+from postmaster.registry import schema, turn_rules
 from postmaster.registry.declarations import OWN, Declared
 from postmaster.registry.source import Path, Problem
 
@@ -28,6 +28,7 @@ def check(declared: Sequence[Declared], office: Office) -> list[Problem]:
     problems = list(_unsaid_senders(declared))
     same_id = _ids(declared, problems)
     problems += _addresses(declared)
+    problems += turn_rules.check(declared)
     problems += _inboxes(declared, office, same_id)
     return sorted(set(problems))
 
@@ -150,6 +151,7 @@ def _reserved(office: Office) -> list[tuple[tuple[str, ...], str, bool]]:
         office.logs,
         office.declarations,
         office.directory,
+        office.turns,
         office.private,
         office.registry,
         office.settings_file,

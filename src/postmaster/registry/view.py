@@ -7,7 +7,7 @@ compiled one is tested against.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from postmaster import address
+from postmaster import address, per_flow
 from postmaster.decide import Accept, Agent
 
 # An entry in its one form (registry.declarations says what it holds); here, because routing needs no YAML.
@@ -36,6 +36,7 @@ def agent_of(entry: Entry, inbox_path: Callable[[str], str] = str) -> Agent:
         aliases=tuple(entry.get("aliases", ())),
         roles=tuple(entry.get("roles", ())),
         user=entry.get("user"),
+        per_flow=entry.get("instances") == per_flow.PER_FLOW,
     )
 
 
@@ -64,6 +65,10 @@ class EntriesView:
     def holders(self, role: str) -> Sequence[Agent]:
         """Return the agents that hold this role, in the order of their ids."""
         return tuple(self._by_role.get(address.fold(role), ()))
+
+    def in_flow(self, class_: Agent, correlation_id: str) -> Agent:
+        """Return the class itself, which stands for all its instances on a map of the registry."""
+        return class_
 
     def suggest(self, recipient: str) -> str | None:
         """Return the known address nearest to one that is not known."""
