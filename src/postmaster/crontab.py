@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from postmaster.errors import ConfigurationFault, UsageProblem
@@ -68,27 +69,40 @@ def command(office: Office, *job: str) -> list[str]:
     return [os.path.abspath(sys.executable), "-P", "-m", "postmaster", "--root", office.root, *job]
 
 
-def job(minutes: int, *, turns: bool = False) -> tuple[str, ...]:
-    """Return what is run every so many minutes: `route`, or with turns `cycle`, which ends before the next begins."""
-    return ("cycle", "--max-seconds", str(minutes * 50)) if turns else ("route",)
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run every so many minutes.
+
+    Attributes:
+        turns: agents take their turns too: `cycle` in place of `route`.
+        carries: mail is exchanged with other offices, between two of these.
+    """
+
+    minutes: int = DEFAULT_MINUTES
+    turns: bool = False
+    carries: bool = False
+
+    @property
+    def steps(self) -> list[tuple[str, ...]]:
+        """The commands, one after the other, whatever the one before ends with."""
+        seconds = str(self.minutes * (20 if self.carries else 50))
+        route = ("cycle", "--max-seconds", seconds) if self.turns else ("route",)
+        return [route, ("carry",), route] if self.carries else [route]
 
 
-def line(office: Office, minutes: int = DEFAULT_MINUTES, *, turns: bool = False) -> bytes:
+def line(office: Office, job: Job) -> bytes:
     """Return the crontab line, without its newline.
-
-    Args:
-        turns: it takes the turns of agents too.
 
     Raises:
         ConfigurationFault: a path cannot stand in a crontab.
         UsageProblem: cron has no such step.
     """
-    words = command(office, *job(minutes, turns=turns))
-    for word in words:
+    commands = [command(office, *step) for step in job.steps]
+    for word in commands[0]:
         if "\n" in word or "\r" in word:
             raise ConfigurationFault(f"{word!a}: a path with a line break cannot stand in a crontab; rename it")
-    text = os.fsencode(shlex.join(words))
-    return schedule(minutes).encode() + b" " + text.replace(b"%", rb"\%") + b" " + _marker(office)
+    text = os.fsencode("; ".join(map(shlex.join, commands)))
+    return schedule(job.minutes).encode() + b" " + text.replace(b"%", rb"\%") + b" " + _marker(office)
 
 
 def _marker(office: Office) -> bytes:
@@ -136,13 +150,13 @@ def _words(stderr: bytes) -> str:
     return " ".join(stderr.decode("utf-8", "backslashreplace").split()) or "it does not say why"
 
 
-def install(office: Office, minutes: int = DEFAULT_MINUTES, run: Run = run, *, turns: bool = False) -> bool:
+def install(office: Office, job: Job, run: Run = run) -> bool:
     """Put the line into the user's crontab, in the place of an older one; False if it is there already.
 
     Raises:
         ConfigurationFault: it cannot be done; the message has the line, for the user to put it there.
     """
-    wanted = line(office, minutes, turns=turns)
+    wanted = line(office, job)
     try:
         _check_starts(office, run)
         before = read(run)

@@ -4,11 +4,12 @@ The order of the checks is the order of the table in docs/routing.md: sender aut
 sender accepted, not a duplicate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from postmaster import address, reasons, reports
+from postmaster.remotes import Remotes, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Accept:
     type: str
     accepts_from: tuple[str, ...]
     duplicates: str = "refuse"  # or "deliver"
+    remote: bool = False  # whether `*` means senders of other offices too
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Agent:
         per_flow: it is a class that has an instance for each flow, or one of these.
         class_address: of an instance for a flow, the address of its class, of which its own is a subaddress.
         terminated: it takes no mail any more.
+        remote: where it is, if it is in another office; then `inbox` is where its mail waits for the carrier.
     """
 
     id: str
@@ -43,6 +46,7 @@ class Agent:
     per_flow: bool = False
     class_address: str | None = None
     terminated: bool = False
+    remote: str | None = None
 
 
 class RegistryView(Protocol):
@@ -133,7 +137,9 @@ class Verdict:
     @property
     def action(self) -> str:
         """The word for the log's `action`."""
-        return reasons.DELIVERED if self.reason is None else reasons.REASONS[self.reason].action
+        if self.reason is not None:
+            return reasons.REASONS[self.reason].action
+        return reasons.RELAYED if self.agent is not None and self.agent.remote else reasons.DELIVERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,8 @@ def decide(
     known: Routes | None = None,
     senders: "Senders | None" = None,
     origin: Origin | None = None,
+    relay: "Relay | None" = None,
+    brought_by: str | None = None,
 ) -> list[Verdict]:
     """Decide for every recipient of `envelope`; an agent reached by two of them gets one copy.
 
@@ -173,7 +181,13 @@ def decide(
         known: the routes found so far in this registry; added to.
         senders: who may write in whose name; None where nothing in the office restricts that.
         origin: where the letter comes from; needed with `senders`.
+        relay: who is elsewhere, if the office has remotes.
+        brought_by: the remote that its name says it came from. That can only lower trust.
     """
+    if relay is not None and brought_by is not None:
+        why_not = relay.remotes.mismatch(brought_by, envelope.sender)
+        if why_not is not None:
+            return [Verdict(one, None, "origin-mismatch", why_not) for one in dict.fromkeys(envelope.to)]
     is_own = reports.is_reserved(envelope.sender, envelope.type)
     if is_own and not history.made(envelope):
         why = f"only the office sends as {reports.LOCAL_PART}@, and mail of types that begin with `{reports.TYPES}`"
@@ -186,7 +200,7 @@ def decide(
     question = (envelope.to, envelope.sender, envelope.type)
     routes = known.get(question) if known is not None else None
     if routes is None:
-        routes = find_routes(envelope, registry)
+        routes = find_routes(envelope, registry, relay)
         if known is not None and len(envelope.to) == 1 and not any(map(_depends_on_flow, routes)):
             if len(known) >= _MOST_ROUTES:
                 known.clear()
@@ -196,7 +210,7 @@ def decide(
     return [_unless_repeated(route, envelope, history) for route in routes]
 
 
-def find_routes(envelope: Envelope, registry: RegistryView) -> tuple[Route, ...]:
+def find_routes(envelope: Envelope, registry: RegistryView, relay: "Relay | None" = None) -> tuple[Route, ...]:
     """Return what the registry says of `envelope`.
 
     Looked at are `to`, `sender`, `type`, and `correlation_id` for classes that have an instance for each flow.
@@ -206,14 +220,18 @@ def find_routes(envelope: Envelope, registry: RegistryView) -> tuple[Route, ...]
     routes: list[Route] = []
     served: set[str] = set()
     for recipient in dict.fromkeys(envelope.to):
-        agents, refusal = _resolve(recipient, envelope, hinted)
+        agents, refusal = _resolve(recipient, envelope, hinted, relay)
         if refusal is not None:
             routes.append(Route(refusal))
         for agent in agents:
             if agent.id in served:
                 continue
             served.add(agent.id)
-            reason, detail = _NOT_ASKED if returned else check_accepts(agent, envelope.type, envelope.sender, registry)
+            asked = not returned and agent.remote is None  # what it accepts is known where it is
+            foreign = relay is not None and relay.remotes.of(envelope.sender) is not None
+            reason, detail = (
+                check_accepts(agent, envelope.type, envelope.sender, registry, foreign=foreign) if asked else _NOT_ASKED
+            )
             if agent.terminated:
                 reason, detail = "instance-terminated", f"{agent.id} was archived, and takes no more mail"
             repeats = reason is None and _takes_duplicates(agent, envelope, registry)
@@ -296,9 +314,37 @@ class _Hints:
         return self._suggest(recipient) if self._left >= 0 else None
 
 
-def _resolve(recipient: str, envelope: Envelope, registry: RegistryView) -> tuple[Sequence[Agent], Verdict | None]:
+class Relay:
+    """Who is elsewhere: an address at a domain of a remote that no agent of this office has.
+
+    Args:
+        queue: gives the mailbox in which mail to an address (encoded) waits for the carrier, by the remote's name.
+    """
+
+    def __init__(self, remotes: Remotes, queue: Callable[[str, str], str]) -> None:
+        self.remotes: Final = remotes
+        self._queue = queue
+
+    def find(self, recipient: str, sender: str) -> tuple[Agent | None, str | None]:
+        """Return the agent that stands for an address elsewhere, or why there is none; (None, None) if it is not."""
+        remote = self.remotes.of(recipient)
+        if remote is None or not address.is_mailbox(recipient):
+            return None, None
+        if self.remotes.of(sender) is not None:
+            return None, f"{recipient} is at {remote.name}, and so is, or may be, its sender: nothing is passed on"
+        try:
+            name = encode(recipient)
+        except ValueError as fault:
+            return None, str(fault)
+        folded = address.fold(recipient)
+        return Agent(f"{remote.name}:{folded}", folded, self._queue(remote.name, name), (), remote=remote.name), None
+
+
+def _resolve(
+    recipient: str, envelope: Envelope, registry: RegistryView, relay: Relay | None
+) -> tuple[Sequence[Agent], Verdict | None]:
     """Return the agents that `recipient` names in the flow of `envelope`, or the verdict that it names none."""
-    named, refusal = _named(recipient, envelope, registry)
+    named, refusal = _named(recipient, envelope, registry, relay)
     return [_in_flow(agent, envelope, registry) for agent in named], refusal
 
 
@@ -308,7 +354,9 @@ def _in_flow(agent: Agent, envelope: Envelope, registry: RegistryView) -> Agent:
     return agent
 
 
-def _named(recipient: str, envelope: Envelope, registry: RegistryView) -> tuple[Sequence[Agent], Verdict | None]:
+def _named(
+    recipient: str, envelope: Envelope, registry: RegistryView, relay: Relay | None
+) -> tuple[Sequence[Agent], Verdict | None]:
     if not address.is_recipient(recipient):
         is_name = address.is_name(recipient)
         named = registry.find(recipient) if is_name else None
@@ -331,6 +379,10 @@ def _named(recipient: str, envelope: Envelope, registry: RegistryView) -> tuple[
         found = registry.agent(recipient[len(address.AGENT) :])
     else:
         found = registry.find(recipient)
+    if found is None and relay is not None:
+        found, why_not = relay.find(recipient, envelope.sender)
+        if why_not is not None:
+            return (), Verdict(recipient, None, "unknown-recipient", why_not)
     if found is None:
         detail = f"no agent has the address {recipient}" + _did_you_mean(recipient, registry)
         return (), Verdict(recipient, None, "unknown-recipient", detail)
@@ -352,25 +404,32 @@ def _did_you_mean(recipient: str, registry: RegistryView) -> str:
 
 
 def check_accepts(
-    agent: Agent, message_type: str, sender: str, registry: RegistryView
+    agent: Agent, message_type: str, sender: str, registry: RegistryView, *, foreign: bool = False
 ) -> tuple[str | None, str | None]:
-    """Return (None, None) if `agent` accepts this type from this sender, else (reason, detail)."""
+    """Return (None, None) if `agent` accepts this type from this sender, else (reason, detail).
+
+    Args:
+        foreign: the sender belongs to another office: `*` does not mean it, nor do roles and classes.
+    """
     of_type = [accept for accept in agent.accepts if address.matches_type(accept.type, message_type)]
     if not of_type:
         types = [accept.type for accept in agent.accepts]
         near = address.nearest(message_type, types)
         accepted = "; did you mean " + near + "?" if near else "; it accepts " + (brief(types) or "nothing")
         return "type-not-accepted", f"{agent.id} does not accept type {quoted(message_type)}{accepted}"
-    if any(_admits(accept, sender, registry) for accept in of_type):
+    if any(_admits(accept, sender, registry, foreign) for accept in of_type):
         return None, None
     allowed = dict.fromkeys(pattern for accept in of_type for pattern in accept.accepts_from)
     return (
         "sender-not-accepted",
-        f"{agent.id} accepts {message_type} from {brief(list(allowed)) or 'nobody'}, not from {quoted(sender)}",
+        f"{agent.id} accepts {message_type} from {brief(list(allowed)) or 'nobody'}, not from {quoted(sender)}"
+        + (", who is at another office (`*` means this office only, without `remote: true`)" if foreign else ""),
     )
 
 
-def _admits(accept: Accept, sender: str, registry: RegistryView) -> bool:
+def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool = False) -> bool:
+    if foreign:
+        return any(accept.remote if one == "*" else address.matches_sender(one, sender) for one in accept.accepts_from)
     holder = None
     if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from):
         holder = registry.find(sender)

@@ -40,7 +40,7 @@ class _State:
         action, flow, sequence = record["action"], record.get("correlation_id"), record.get("sequence")
         if isinstance(flow, str) and isinstance(sequence, int) and not _by_receiver(record):
             self.flows[flow] = max(sequence, self.flows.get(flow, 0))
-        if action == reasons.DELIVERED and "agent" in record:
+        if action in (reasons.DELIVERED, reasons.RELAYED) and "agent" in record:
             key = _sent_key(letter_key(record), record["agent"])
             self.sent.setdefault(key, []).append(str(record.get("path", "")))
         elif action in reports.ACTIONS:

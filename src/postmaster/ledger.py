@@ -21,7 +21,7 @@ from postmaster.open_items import RETRIED, OpenItem, follow, item_key, letter_ke
 At = tuple[int, int]  # which log file (index into Ledger.files), which line
 Letter = tuple[bytes, int | None]  # letter_key, sequence
 
-_NUMBERED: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED, reasons.DEFERRED)
+_NUMBERED: Final = (reasons.DELIVERED, reasons.RELAYED, reasons.DEAD_LETTER, reasons.REJECTED, reasons.DEFERRED)
 _UNIQUE: Final = len('{"time":"2026-03-04T10:00:00.123456Z')  # the beginning of a line that tells it from others
 _COLLIDED: Final = re.compile(r"-\d+(?=(\.[^.]*)?$)")
 _COLLISION: Final = re.compile(r"(.*-[0-9a-f]{32})-\d+(\.md)")

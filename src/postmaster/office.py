@@ -51,6 +51,8 @@ class Office:
         self.removals = os.path.join(self.private, "removals")
         self.nudges = os.path.join(self.private, "nudges")
         self.nudges_lock = os.path.join(self.private, "nudges.lock")
+        self.carrier = os.path.join(root, "carrier")  # mail for other offices, and what the carrier knows of them
+        self.carrier_lock = os.path.join(self.private, "carrier.lock")
         self.history = os.path.join(self.private, "history.sqlite")
 
     def inbox(self, configured: str) -> str:
@@ -60,6 +62,10 @@ class Office:
     def default_inbox(self, agent_id: str) -> str:
         """Return where an agent's inbox is when its declaration does not say."""
         return os.path.join(self.inboxes, agent_id)
+
+    def outgoing(self, remote: str, address: str) -> str:
+        """Return the mailbox in which mail to an address (encoded) waits for the carrier to take it to `remote`."""
+        return os.path.join(self.carrier, "outgoing", remote, address)
 
     def turn_home(self, instance_id: str) -> str:
         """Return where all is that the turns of an instance keep: its disk, its state, what is under way."""

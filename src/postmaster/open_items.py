@@ -17,7 +17,7 @@ Record = dict[str, Any]
 RETRIED: Final = "retried"
 WITHDRAWN: Final = "withdrawn"
 ALLOW_DUPLICATE: Final = "duplicate allowed"  # the detail of a `retried` line
-_FINAL: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED)
+_FINAL: Final = (reasons.DELIVERED, reasons.RELAYED, reasons.DEAD_LETTER, reasons.REJECTED)
 _TEXT: Final = ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Final, Protocol
 
-from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, times
+from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, remotes, times
 from postmaster.commit import deferral, fault_reason
 from postmaster.decide import Agent, Envelope, Origin, RegistryView, Routes, Verdict, decide
 from postmaster.delivery_log import Record
@@ -68,6 +68,7 @@ class Posting:
         self._settings = settings
         self._registry = registry
         self._senders = accounts.senders(registry, settings)
+        self._relay = settings.relay(office)
         self._history = history
         self._writes = writes
         self._reporter = reporter
@@ -122,7 +123,7 @@ class Posting:
         deferred: list[tuple[Verdict, Record]] = []
         for verdict in verdicts:
             record = self._record(base, verdict, item.notes)
-            if verdict.action == reasons.DELIVERED:
+            if verdict.reason is None:
                 assert verdict.agent is not None
                 fault = self._deliver(item, verdict.agent, sequence, record, entry, resumed=known)
                 if fault is not None:
@@ -161,6 +162,9 @@ class Posting:
         allow = known is not None and known.allow_duplicate
         senders, origin = self._senders, _origin(item) if self._senders is not None else None
 
+        stated = remotes.stated(os.path.basename(item.source.name)) if self._relay is not None else None
+        brought_by = stated[0] if stated is not None else None
+
         def decided(envelope: Envelope) -> list[Verdict]:
             return decide(
                 envelope,
@@ -170,6 +174,8 @@ class Posting:
                 known=self._routes,
                 senders=senders,
                 origin=origin,
+                relay=self._relay,
+                brought_by=brought_by,
             )
 
         if known is None or known.sequence is None:

@@ -11,6 +11,8 @@ DEAD_LETTER: Final = "dead-letter"
 REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
 BOUNCED: Final = "bounced"  # a report of refused mail was made
+RELAYED: Final = "relayed"  # it waits for the carrier, which takes it to another office
+RECEIPT: Final = "receipt"  # a letter from here was read in another office
 RETURNED: Final = "returned"  # unread mail was given back to its sender
 TURN_FAILED: Final = "turn-failed"  # the one reason for which mail dies after it was delivered
 REFUSED: Final = (DEAD_LETTER, REJECTED)
@@ -75,6 +77,14 @@ _TABLE: Final = (
         "the letter was not handed in by the agent that its `from` names, or claims to be the office's own",
         "send it as the agent that it is from: by the account that is its `user`, in its own drop folder; or correct "
         "`from` (not `postmaster@`), the type (not `postmaster.`...), or `user` in the declaration, merge, " + _RETRY,
+    ),
+    Reason(
+        "origin-mismatch",
+        DEAD_LETTER,
+        "5.7.1",
+        "another office brought a letter whose sender does not belong to it",
+        "if that office may speak for the sender's domain, add the domain to its `domains` in post-office.yml, "
+        + _RETRY,
     ),
     Reason(
         "account-unknown",

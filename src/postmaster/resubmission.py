@@ -24,7 +24,7 @@ from postmaster.settings import Settings, load_settings
 
 _IDENTITY: Final = ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _REFUSED: Final = (reasons.DEAD_LETTER, reasons.REJECTED)
-_DEALT_WITH: Final = (reasons.DELIVERED, reasons.DEFERRED, *_REFUSED)
+_DEALT_WITH: Final = (reasons.DELIVERED, reasons.RELAYED, reasons.DEFERRED, *_REFUSED)
 _ATTEMPTS: Final = 100
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address, times
-from postmaster.decide import quoted
+from postmaster.decide import Relay, quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.office import Office
 from postmaster.registry import source
 from postmaster.registry.source import Document, Problem
+from postmaster.remotes import Remote, Remotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,12 @@ class Settings:
     require_owner: bool = False
     drop_folders: bool = False
     turn_retry_seconds: int = 10
+    operator: str = ""
+    remotes: tuple[Remote, ...] = ()
+
+    def relay(self, office: Office) -> Relay | None:
+        """Return who is elsewhere, if this office has remotes."""
+        return Relay(Remotes(self.remotes), office.outgoing) if self.remotes else None
 
 
 def load_settings(office: Office) -> Settings:
@@ -113,6 +120,72 @@ def _switch(key: str) -> Callable[[str], bool]:
 
 _SWITCHES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
+
+def _operator(text: str) -> str:
+    if text and not address.is_mailbox(text):
+        raise ValueError("must be an address, such as `operator: operator@council.internal`")
+    return text
+
+
+_URL: Final = re.compile(r"(file|ssh|git|https)://[!-~]+|/[!-~]+|[A-Za-z0-9][A-Za-z0-9._@-]*:[!-~]+")
+_DOMAIN_PROBE: Final = "x@"
+
+
+def _remote(name: str, fields: Any) -> Remote:
+    """Return one entry of `remotes`. Raises ValueError."""
+    if not address.is_name(name):
+        raise ValueError("must be called by a name of letters, digits, and . _ - inside")
+    if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
+        raise ValueError("must be a mapping with `url` and `domains`")  # noqa: TRY004
+    known = ("url", "domains", "max_messages", "max_bytes")
+    for key in fields:
+        if key not in known and not key.startswith("x-"):
+            raise ValueError(f"has the unknown key {quoted(key)}; known here: {', '.join(known)}")
+    url, domains = fields["url"], fields.get("domains")
+    if not _URL.fullmatch(url) or "::" in url:
+        raise ValueError("`url` must be a path (/srv/mail.git), file://, ssh://, git://, https://, or host:path")
+    if not isinstance(domains, list) or not domains or not all(_is_domain(one) for one in domains):
+        raise ValueError("`domains` must list the domains whose mail it brings, such as [laptop.internal]")
+    limits = {key: fields[key] for key in ("max_messages", "max_bytes") if key in fields}
+    if not all(isinstance(text, str) for text in limits.values()):
+        raise ValueError("`max_messages` and `max_bytes` must be numbers")
+    form = "a whole number"
+    return Remote(
+        name,
+        url,
+        tuple(dict.fromkeys(address.fold(one) for one in domains)),
+        _amount(limits.get("max_messages", "10000"), {"": 1}, 1, 10**7, f"{form} (`max_messages`)"),
+        _amount(limits.get("max_bytes", "64MiB"), _SIZES, 1, 2**40, f"{form} of bytes (`max_bytes`)"),
+    )
+
+
+def _is_domain(text: Any) -> bool:
+    return isinstance(text, str) and address.is_mailbox(_DOMAIN_PROBE + text)
+
+
+def _remotes(document: Document, data: Any) -> tuple[tuple[Remote, ...], list[Problem]]:
+    """Return the remotes, and what is wrong with them."""
+    if not isinstance(data, dict):
+        why = "`remotes` must be a mapping of names, such as `laptop: {url: ..., domains: [...]}`"
+        return (), [document.problem(("remotes",), why)]
+    found, problems = [], []
+    owner: dict[str, str] = {}
+    for name, fields in data.items():
+        if name.startswith("x-"):
+            continue
+        try:
+            remote = _remote(name, fields)
+        except ValueError as fault:
+            problems.append(document.problem(("remotes", name), f"remote {quoted(name)} {fault}"))
+            continue
+        for domain in remote.domains:
+            if owner.setdefault(domain, name) != name:
+                why = f"the domain {domain} belongs to two remotes, {owner[domain]} and {name}"
+                problems.append(document.problem(("remotes", name), why))
+        found.append(remote)
+    return tuple(found), problems
+
+
 # Key in the file -> (field of Settings, how its text is read).
 _KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
     "name": ("name", _name),
@@ -122,6 +195,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
     "require_owner": ("require_owner", _switch("require_owner")),
     "drop_folders": ("drop_folders", _switch("drop_folders")),
     "turn_retry_after": ("turn_retry_seconds", _turn_retry_after),
+    "operator": ("operator", _operator),
 }
 
 TEMPLATE: Final = """\
@@ -148,6 +222,12 @@ TEMPLATE: Final = """\
 
 # How long a message waits after a turn that failed; after each further one twice as long, up to an hour.
 # turn_retry_after: 10s
+
+# Who is sent mail by `postmaster carry` when a remote looks wrong: an address, which must accept `carrier.problem`.
+# operator: ""
+
+# The offices that `postmaster carry` exchanges mail with: NAME: {url: /srv/mail.git, domains: [laptop.internal]}.
+# remotes: {}
 """
 
 
@@ -182,9 +262,13 @@ def _read(document: Document) -> tuple[dict[str, Any], list[Problem]]:
     for key, text in data.items():
         if key.startswith("x-"):
             continue
+        if key == "remotes":
+            values[key], found = _remotes(document, text)
+            problems += found
+            continue
         if key not in _KEYS:
-            near = address.nearest(key, _KEYS)
-            hint = f", did you mean {near}?" if near else f"; known here: {', '.join(_KEYS)}"
+            near = address.nearest(key, [*_KEYS, "remotes"])
+            hint = f", did you mean {near}?" if near else f"; known here: {', '.join([*_KEYS, 'remotes'])}"
             problems.append(document.problem((key,), f"unknown key {quoted(key)}{hint}", at_key=True))
             continue
         name, read = _KEYS[key]

@@ -10,7 +10,20 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from postmaster import inspection, inventory, ledger, letter, maildir, message, names, outbox, reading, reasons, times
+from postmaster import (
+    elsewhere,
+    inspection,
+    inventory,
+    ledger,
+    letter,
+    maildir,
+    message,
+    names,
+    outbox,
+    reading,
+    reasons,
+    times,
+)
 from postmaster.errors import ConfigurationFault, PostmasterError
 from postmaster.history import History
 from postmaster.office import Office, visible
@@ -73,6 +86,7 @@ def survey(
         "deferred": deferred,
         "retried": retried,
         "dead_letters": dead,
+        "remotes": elsewhere.survey(office, settings, problems),
         "problems": problems,
     }
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from postmaster import accounts, address, delivery_log, durable, message, reasons, times
 from postmaster.composition import Draft, compose, without_lines
-from postmaster.decide import Agent, Envelope, Origin, RegistryView, Senders, Verdict, brief, decide, quoted
+from postmaster.decide import Agent, Envelope, Origin, RegistryView, Relay, Senders, Verdict, brief, decide, quoted
 from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
 from postmaster.header import Refused
 from postmaster.history import History
@@ -87,21 +87,28 @@ def envelope_of(raw: bytes, max_bytes: int) -> Envelope:
 
 
 def refusals(
-    office: Office, envelope: Envelope, registry: RegistryView, senders: Senders | None, *, may_repeat: bool
+    office: Office,
+    envelope: Envelope,
+    registry: RegistryView,
+    senders: Senders | None,
+    relay: Relay | None,
+    *,
+    may_repeat: bool,
 ) -> list[dict[str, Any]]:
     """Return who would not get the message, and why; an empty list if all would.
 
     Args:
         senders: who may write in whose name, if the office restricts it (accounts.senders).
+        relay: who is elsewhere (Settings.relay).
         may_repeat: the message may be one that was sent before, so that the past has to be asked.
     """
     origin = Origin(os.geteuid(), folder=_folder(office, envelope.sender, senders))
     if not may_repeat:
-        verdicts = decide(envelope, registry, _NoHistory(), senders=senders, origin=origin)
+        verdicts = decide(envelope, registry, _NoHistory(), senders=senders, origin=origin, relay=relay)
     else:
         history = History(office, write=False)
         try:
-            verdicts = decide(envelope, registry, history, senders=senders, origin=origin)
+            verdicts = decide(envelope, registry, history, senders=senders, origin=origin, relay=relay)
         finally:
             history.close()
     return [_refused(verdict) for verdict in verdicts if verdict.reason is not None]
@@ -152,7 +159,7 @@ def send(
     raw = compose(draft)
     envelope = envelope_of(raw, settings.max_message_bytes)
     senders = accounts.senders(registry, settings)
-    refused = refusals(office, envelope, registry, senders, may_repeat=may_repeat)
+    refused = refusals(office, envelope, registry, senders, settings.relay(office), may_repeat=may_repeat)
     if refused:
         raise Refusal(refused)
     since = (0, 0)
@@ -293,6 +300,6 @@ def choose_sender(
     for sender in own:
         candidate = replace(draft, sender=sender)
         envelope = envelope_of(compose(candidate), settings.max_message_bytes)
-        if not refusals(office, envelope, registry, senders, may_repeat=may_repeat):
+        if not refusals(office, envelope, registry, senders, settings.relay(office), may_repeat=may_repeat):
             return candidate
     return replace(draft, sender=own[0])

@@ -13,7 +13,7 @@ from postmaster.delivery_log import Record
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
 
-FINAL: Final = (reasons.DELIVERED, reasons.DEAD_LETTER, reasons.REJECTED)
+FINAL: Final = (reasons.DELIVERED, reasons.RELAYED, reasons.DEAD_LETTER, reasons.REJECTED)
 
 
 @dataclass(slots=True)
@@ -54,7 +54,9 @@ class Outcome:
     @property
     def unanswerable(self) -> bool:
         """Whether nobody has it, or ever will, so that no answer can come."""
-        return self.left and not any(record["action"] == reasons.DELIVERED for record in self.records)
+        return self.left and not any(
+            record["action"] in (reasons.DELIVERED, reasons.RELAYED) for record in self.records
+        )
 
 
 class Watch:

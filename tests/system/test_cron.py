@@ -92,6 +92,21 @@ agents:
     assert len(lab.read("crew.cat")) == 1
 
 
+def test_the_line_with_other_offices_routes_before_and_after(lab: Box) -> None:
+    """With --carry mail leaves in the same line in which it was written, and what came is delivered."""
+    (lab.root / "post-office.yml").write_text(
+        "remotes: {hub: {url: " + str(lab.world / "scratch" / "hub.git") + ", domains: [far.internal]}}\n"
+    )
+    subprocess.run(["git", "init", "-q", "--bare", lab.world / "scratch" / "hub.git"], check=True)
+    lab.drop("m.md", letter(to="agent@far.internal"))
+    [line] = lab.run("cron", "--carry").stdout.splitlines()
+    assert re.findall(r"(?<= )(route|carry)(?=[; ])", line.rpartition("#")[0]) == ["route", "carry", "route"]
+    ran = as_cron_would(line, lab.world / "home")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+    hub = ["git", "-C", str(lab.world / "scratch" / "hub.git"), "for-each-ref"]
+    assert "refs/postmaster/inbox/" in subprocess.run(hub, check=True, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize(
     "name", ["with space", "50% off", "quote's", 'a"b$(touch x)`y`', "back\\slash", "#hash", "ümlaut", "~"]
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from postmaster import address, delivery_log
+from postmaster import address, delivery_log, reasons
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
 from postmaster.directory import open_view
@@ -174,7 +174,8 @@ def describe(record: Record) -> str:
     where += f" {printable(record.get('path') or record.get('file', ''))}"
     why = f" ({printable(record['reason'])}" if "reason" in record else ""
     why += f": {printable(record['detail'])})" if why and "detail" in record else ")" if why else ""
-    if "detail" in record and "from" not in record and "file" not in record:  # not about a message
+    about_none = "from" not in record and "file" not in record
+    if "detail" in record and (about_none or record["action"] == reasons.RECEIPT):
         why = f" ({printable(record['detail'])})"
     action = printable(record["action"])
     return f"{printable(record['time'])} {action:<11}{flow}{number} {to}{subject}{where}{why}"

@@ -137,6 +137,11 @@ def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
     lines += _outbox_lines(answer)
     reasons = ", ".join(f"{count} {printable(name)}" for name, count in answer["dead_letters"].items())
     lines.append(f"dead letters {totals['dead']}" + (f": {reasons}" if reasons else ""))
+    for one in answer["remotes"]:
+        lines.append(f"remote       {one['name']}: {one['waiting']} waiting for the carrier")
+        for receipt in one["receipts"]:
+            about = f"{printable(receipt['to'])} {printable(receipt['correlation_id'])} #{receipt['sequence']}"
+            lines.append(f"  {printable(receipt['detail'])}: {about} {printable(receipt['subject'])}")
     return [*lines, *(f"problem      {printable(text)}" for text in answer["problems"])]
 
 
@@ -192,9 +197,10 @@ def _ago(seconds: int | None) -> str:
 @click.option("--remove", is_flag=True, help="Take the line of this office out of your crontab.")
 @click.option("--every", type=int, default=10, metavar="MINUTES", show_default=True, help="How often to route.")
 @click.option("--cycle", "turns", is_flag=True, help="Take turns of agents too: `cycle` in place of `route`.")
+@click.option("--carry", "carries", is_flag=True, help="Exchange mail with other offices too: route, carry, route.")
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @click.pass_obj
-def cron(office: Office, install: bool, remove: bool, every: int, turns: bool, as_json: bool) -> int:
+def cron(office: Office, install: bool, remove: bool, every: int, turns: bool, carries: bool, as_json: bool) -> int:
     """Print the crontab line that routes this office, or install it. It needs no environment.
 
     Exit codes: 0 done, 64 cron has no such step, 78 no office or no usable crontab (the line is printed for you to
@@ -204,7 +210,7 @@ def cron(office: Office, install: bool, remove: bool, every: int, turns: bool, a
     Example:
       postmaster cron
       postmaster cron --install --every 5
-      postmaster cron --install --cycle
+      postmaster cron --install --cycle --carry
     """
     from postmaster import crontab
 
@@ -216,8 +222,9 @@ def cron(office: Office, install: bool, remove: bool, every: int, turns: bool, a
         line = None
     else:
         office.require()
-        line = crontab.line(office, every, turns=turns).decode("utf-8", "surrogateescape")
-        changed = crontab.install(office, every, turns=turns) if install else None
+        job = crontab.Job(every, turns, carries)
+        line = crontab.line(office, job).decode("utf-8", "surrogateescape")
+        changed = crontab.install(office, job) if install else None
     answer = {"office": office.root, "line": line, "changed": changed}
     if as_json:
         echo_json(answer)

@@ -189,6 +189,7 @@ def _accept(item: str | dict[str, Any], default: list[str]) -> dict[str, Any]:
         "type": _text(item.get("type")),
         "accepts_from": _texts(item["accepts_from"]) if "accepts_from" in item else list(default),
         "duplicates": _text(item.get("duplicates")),
+        "remote": _text(item.get("remote")),
         "description": _text(item.get("description")),
     }
     return {key: value for key, value in accept.items() if value} | _own(item)

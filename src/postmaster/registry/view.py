@@ -25,7 +25,12 @@ def agent_of(entry: Entry, inbox_path: Callable[[str], str] = str) -> Agent:
         address=entry["address"],
         inbox=inbox_path(entry["inbox"]),
         accepts=tuple(
-            Accept(item["type"], tuple(item.get("accepts_from", ())), item.get("duplicates", "refuse"))
+            Accept(
+                item["type"],
+                tuple(item.get("accepts_from", ())),
+                item.get("duplicates", "refuse"),
+                item.get("remote") == "true",
+            )
             for item in entry.get("accepts", ())
         ),
         aliases=tuple(entry.get("aliases", ())),

@@ -22,6 +22,7 @@ _STATES: Final = {
     reasons.DEAD_LETTER: DEAD,
     reasons.REJECTED: DEAD,
     reasons.DEFERRED: "waiting",
+    reasons.RELAYED: "relayed",
     "retried": "sent again",
     "withdrawn": "withdrawn",
 }

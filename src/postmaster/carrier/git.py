@@ -1,0 +1,324 @@
+"""The one place that runs git. It can fetch mail from, and push mail to, the remotes of post-office.yml: nothing else.
+
+What may be said to git is a matter of types: a remote is one of those that the capability was built with, a ref is made
+from an address, an object id is forty hex digits. There is no function that takes an argument for git, a refspec, a
+URL or an option, so a forced push, a deletion or another ref cannot be asked for.
+"""
+
+import os
+import re
+import resource
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from postmaster import durable, remotes
+from postmaster.errors import BadData, DiskFault, Missing
+from postmaster.remotes import Remote
+
+INBOX: Final = "refs/postmaster/inbox/"
+_NOTHING: Final = "0" * 40
+_OID: Final = re.compile(r"[0-9a-f]{40}")
+_LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
+_SECONDS: Final = 300.0  # for one exchange with a remote
+_PROTOCOLS: Final = ("file", "ssh", "git", "https")
+
+# Nothing that a repository, an account or a machine is configured to do happens: no hooks, no filters, no helpers that
+# ask for a password, no automatic collection; whatever is transferred is checked; new names and objects are synced.
+_CONFIG: Final = (
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.fsmonitor=false",
+    "core.fsync=all",
+    "core.logAllRefUpdates=false",
+    "transfer.fsckObjects=true",
+    "fetch.fsckObjects=true",
+    "fetch.recurseSubmodules=false",
+    "fetch.writeCommitGraph=false",
+    "push.recurseSubmodules=no",
+    "push.followTags=false",
+    "push.gpgSign=false",
+    "submodule.recurse=false",
+    "credential.helper=",
+    "http.followRedirects=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "protocol.allow=never",
+    *(f"protocol.{name}.allow=always" for name in _PROTOCOLS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Oid:
+    """The id of a git object that exists."""
+
+    hex: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hex, str) or not _OID.fullmatch(self.hex) or self.hex == _NOTHING:
+            raise ValueError(f"no object id: {self.hex!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """The mailbox ref of an address."""
+
+    address: str
+
+    def __post_init__(self) -> None:
+        remotes.encode(self.address)
+
+    @property
+    def name(self) -> str:
+        """The encoded address: the last part of its refs."""
+        return remotes.encode(self.address)
+
+
+class Unreachable(Exception):
+    """A remote did not answer, or refused: it may another time. The text is git's own."""
+
+
+class Wrong(Exception):
+    """A remote sent more in one pass than it may, or objects that git itself refuses."""
+
+
+class Git:
+    """The office's mail repository, and the exchange with its remotes. Frozen once made.
+
+    Args:
+        directory: the bare repository.
+        known: the remotes of post-office.yml.
+    """
+
+    __slots__ = ("_directory", "_environment", "_remotes")
+
+    def __init__(self, directory: str, known: Iterable[Remote]) -> None:
+        named: Mapping[str, Remote] = MappingProxyType({remote.name: remote for remote in known})
+        object.__setattr__(self, "_directory", directory)
+        object.__setattr__(self, "_remotes", named)
+        object.__setattr__(self, "_environment", MappingProxyType(_environment(directory)))
+
+    _directory: str
+    _remotes: Mapping[str, Remote]
+    _environment: Mapping[str, str]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} cannot be changed")
+
+    # -- exchange ----------------------------------------------------------------------------------------------
+
+    def fetch(self, name: str) -> None:
+        """Take what a remote's inboxes are now, as `refs/postmaster/fetched/NAME/`. Nothing else is touched.
+
+        Raises:
+            KeyError: it is none of the remotes.
+            Unreachable, Wrong: as they say; nothing has changed.
+        """
+        remote = self._remotes[name]
+        refspec = f"+{INBOX}*:{_fetched(name)}*"  # forced here only: what came is judged before it counts
+        words = ("fetch", "--quiet", "--prune", "--no-tags", "--no-auto-maintenance", "--no-write-fetch-head")
+        done = self._run([*words, "--no-recurse-submodules", "--", remote.url, refspec], most=remote.max_bytes)
+        if done.returncode:
+            if done.returncode < 0 or b"File too large" in done.stderr or b"signal 25" in done.stderr:
+                raise Wrong(f"it sent more than max_bytes ({remote.max_bytes})")
+            if b"fsck error" in done.stderr:
+                raise Wrong(f"it sent what git refuses: {_words(done.stderr)}")
+            raise Unreachable(_words(done.stderr))
+
+    def push(self, name: str, inboxes: Sequence[tuple[Inbox, Oid]]) -> bool:
+        """Give a remote these states of inboxes, fast-forward only; tell whether it took all of them.
+
+        Raises:
+            KeyError: it is none of the remotes.
+            Unreachable: it did not answer.
+        """
+        remote = self._remotes[name]
+        refspecs = [f"{oid.hex}:{INBOX}{inbox.name}" for inbox, oid in inboxes]
+        words = ("push", "--quiet", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no")
+        done = self._run([*words, "--", remote.url, *refspecs])
+        if done.returncode and b"rejected]" not in done.stderr and b"failed to update ref" not in done.stderr:
+            raise Unreachable(_words(done.stderr))
+        return done.returncode == 0
+
+    # -- the repository ----------------------------------------------------------------------------------------
+
+    def make(self) -> None:
+        """Make the repository if it is not there."""
+        os.makedirs(os.path.dirname(self._directory), exist_ok=True)
+        self._must("init", "--quiet", "--bare", "--template=", "--object-format=sha1", self._directory)
+
+    def clear_locks(self) -> None:
+        """Remove the locks of refs that a git which was killed has left; to be called when no carrier runs.
+
+        Only somebody who pushes into this repository can hold one then, of an inbox, and not for long.
+        """
+        now = time.time()
+        for folder, _, names in os.walk(os.path.join(self._directory, "refs", "postmaster")):
+            shared = os.path.join(self._directory, INBOX).rstrip("/") == folder
+            for name in names:
+                path = os.path.join(folder, name)
+                if name.endswith(".lock") and (not shared or _age(path, now) > _LOCK_SECONDS):
+                    durable.remove(path)
+        for name in ("packed-refs.lock", "HEAD.lock", "config.lock"):
+            path = os.path.join(self._directory, name)
+            if _age(path, now) > _LOCK_SECONDS:
+                durable.remove(path)
+
+    def refs(self) -> dict[str, Oid]:
+        """Return every ref of ours."""
+        listed = self._must("for-each-ref", "--format=%(refname) %(objectname) %(objecttype)", "refs/postmaster/")
+        rows = [line.split(" ") for line in listed.decode("utf-8", "replace").splitlines()]
+        return {row[0]: Oid(row[1]) for row in rows if len(row) == 3 and row[2] == "commit"}
+
+    def move(self, changes: Sequence[tuple[str, Oid | None, Oid | None]]) -> None:
+        """Move refs of this repository, all or none: (ref, new or None to remove it, old or None if it is new).
+
+        Raises:
+            DiskFault: one of them is not where it was, or the disk refused; none has moved.
+        """
+        told = b"start\0"
+        for ref, new, old in changes:
+            if not ref.startswith("refs/postmaster/"):
+                raise ValueError(ref)
+            before = old.hex if old is not None else _NOTHING
+            if new is None:
+                told += f"delete {ref}\0{before}\0".encode()
+            else:
+                told += f"update {ref}\0{new.hex}\0{before}\0".encode()
+        self._must("update-ref", "--no-deref", "-z", "--stdin", data=told + b"prepare\0commit\0")
+
+    def is_ancestor(self, old: Oid, new: Oid) -> bool:
+        """Tell whether `new` holds all of the history of `old`."""
+        return self._run(["merge-base", "--is-ancestor", old.hex, new.hex]).returncode == 0
+
+    def entries(self, tree: Oid) -> dict[str, tuple[str, Oid]]:
+        """Return what a tree or commit holds at its top: name -> (mode, id)."""
+        found = {}
+        for row in self._must("ls-tree", "-z", tree.hex).split(b"\0")[:-1]:
+            meta, _, name = row.partition(b"\t")
+            mode, _, oid = meta.decode().split(" ")
+            found[name.decode("utf-8", "backslashreplace")] = (mode, Oid(oid))
+        return found
+
+    def changed(self, old: Oid | None, new: Oid) -> list[tuple[str, str, Oid, str]]:
+        """Return the files that differ between two commits: (how: A, D, M ..., mode, id, path)."""
+        if old is None:
+            listed = self._must("ls-tree", "-r", "-z", new.hex).split(b"\0")[:-1]
+            rows = [(b"A", *row.partition(b"\t")[::2]) for row in listed]
+            return [
+                ("A", meta.split(b" ")[0].decode(), Oid(meta.split(b" ")[2].decode()), path.decode("utf-8", "replace"))
+                for _, meta, path in rows
+            ]
+        parts = self._must("diff-tree", "-r", "-z", "--no-renames", "--raw", old.hex, new.hex).split(b"\0")[:-1]
+        found = []
+        for meta, path in zip(parts[::2], parts[1::2], strict=True):
+            _, mode, before, after, how = meta.decode().split(" ")
+            oid = before if how == "D" else after
+            found.append((how, mode, Oid(oid), path.decode("utf-8", "backslashreplace")))
+        return found
+
+    def blobs(self, oids: Sequence[Oid]) -> list[bytes]:
+        """Return the contents of files."""
+        if not oids:
+            return []
+        out = self._must("cat-file", "--batch", data="".join(f"{oid.hex}\n" for oid in oids).encode())
+        found, at = [], 0
+        for oid in oids:
+            end = out.index(b"\n", at)
+            name, kind, size = out[at:end].split(b" ")
+            if name.decode() != oid.hex or kind != b"blob":
+                raise BadData(f"{oid.hex} is no file of mail")
+            found.append(out[end + 1 : end + 1 + int(size)])
+            at = end + 2 + int(size)
+        return found
+
+    def sizes(self, oids: Sequence[Oid]) -> int:
+        """Return how many bytes files hold together."""
+        if not oids:
+            return 0
+        out = self._must("cat-file", "--batch-check=%(objectsize)", data="".join(f"{o.hex}\n" for o in oids).encode())
+        return sum(int(line) for line in out.split())
+
+    def write_blob(self, content: bytes) -> Oid:
+        """Keep the content of a file."""
+        return Oid(self._must("hash-object", "-w", "--no-filters", "--stdin", data=content).decode().strip())
+
+    def write_tree(self, entries: Mapping[str, tuple[str, Oid]]) -> Oid:
+        """Keep a directory: name -> (mode, id)."""
+        rows = [
+            f"{mode} {'tree' if mode == '040000' else 'blob'} {oid.hex}\t{name}\0"
+            for name, (mode, oid) in entries.items()
+        ]
+        return Oid(self._must("mktree", "-z", data="".join(rows).encode()).decode().strip())
+
+    def write_commit(self, tree: Oid, parents: Sequence[Oid], text: str) -> Oid:
+        """Keep a state of an inbox. `text` says why it came to be."""
+        words = [word for parent in parents for word in ("-p", parent.hex)]
+        return Oid(self._must("commit-tree", tree.hex, *words, data=text.encode()).decode().strip())
+
+    # -- running git -------------------------------------------------------------------------------------------
+
+    def _must(self, *words: str, data: bytes = b"") -> bytes:
+        done = self._run(words, data)
+        if done.returncode:
+            raise DiskFault(f"{self._directory}: git {words[0]}: {_words(done.stderr)}; the next run tries again")
+        return done.stdout
+
+    def _run(self, words: Sequence[str], data: bytes = b"", most: int = 0) -> subprocess.CompletedProcess[bytes]:
+        options = [part for one in _CONFIG for part in ("-c", one)]
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))) if most else None
+        try:
+            return subprocess.run(  # noqa: S603
+                ["git", "--no-replace-objects", *options, *words],  # noqa: S607
+                input=data,
+                capture_output=True,
+                env=dict(self._environment),
+                cwd="/",
+                timeout=_SECONDS,
+                preexec_fn=limit,
+                check=False,
+            )
+        except FileNotFoundError as fault:
+            raise Missing("git is not installed; mail between offices needs it (apt install git)") from fault
+        except subprocess.TimeoutExpired as fault:
+            raise Unreachable(f"no end after {_SECONDS:g} seconds") from fault
+
+
+def _age(path: str, now: float) -> float:
+    """Return for how many seconds a file has been there; 0 if it is not."""
+    try:
+        return now - os.lstat(path).st_mtime
+    except OSError:
+        return 0
+
+
+def _fetched(name: str) -> str:
+    return f"refs/postmaster/fetched/{name}/"
+
+
+def _environment(directory: str) -> dict[str, str]:
+    """Return the environment of git: no settings of a machine or account, nobody to ask for a password."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "SSH_AUTH_SOCK", "TMPDIR") if name in os.environ}
+    who = {f"GIT_{role}_{part}": "postmaster" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    return kept | who | {
+        "GIT_DIR": directory,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "/bin/false",
+        "SSH_ASKPASS": "/bin/false",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
+        "GIT_ALLOW_PROTOCOL": ":".join(_PROTOCOLS),
+        "GIT_PROTOCOL_FROM_USER": "0",
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }  # fmt: skip
+
+
+def _words(said: bytes) -> str:
+    return " ".join(said[-400:].decode("utf-8", "backslashreplace").split()) or "git said nothing"
