@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -308,6 +309,19 @@ def test_all_messages_in_one_turn(box: Box) -> None:
         assert done.returncode in (0, 75)
     assert len(box.read("lab.worker")) == 3 and len(box.dead()) == 1
     assert box.run("verify").returncode == 0
+
+
+def test_a_program_may_be_in_the_home_directory(box: Box) -> None:
+    program = box.world / "home" / "agent"
+    program.write_text("#!/bin/sh\necho here\n")
+    program.chmod(0o755)
+    declare(box, "")
+    text = (box.root / "registry.d" / "lab.yml").read_text()
+    box.declare("lab", re.sub("run: .*", "run: [~/agent]", text))
+    box.merge()
+    ask(box, "one")
+    turn(box)
+    assert answers(box) == ["here\n"]
 
 
 def test_paused_mail_waits(box: Box) -> None:

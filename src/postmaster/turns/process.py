@@ -115,7 +115,8 @@ def _become(
         os.set_inheritable(running, True)
         for name in (signal.SIGPIPE, signal.SIGINT, signal.SIGIO):
             signal.signal(name, signal.SIG_DFL)
-        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a program and its arguments, no shell
+        program = os.path.expanduser(argv[0]) if os.sep in argv[0] else argv[0]
+        os.execvpe(program, [program, *argv[1:]], dict(environment))  # noqa: S606 - a program and its arguments, no shell
     except BaseException as fault:
         with contextlib.suppress(BaseException):
             why = fault.strerror if isinstance(fault, OSError) else str(fault)
