@@ -4,11 +4,30 @@ import base64
 import os
 from typing import Any
 
-from postmaster import reading
+from postmaster import maildir, reading
 from postmaster.decide import Agent
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
 from postmaster.reading import Message, Name
+
+
+def mailbox(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[str, Any]:
+    """Return a mailbox as plain data: what both the human and the JSON form say. Reads only what it shows."""
+    found = reading.mail(agent.inbox)
+    unread_mail = [item for item in found if item.folder == maildir.UNREAD]
+    listed = found if every else unread_mail
+    shown = reading.newest(agent.inbox, listed, limit)
+    return {
+        "office": office.root,
+        "agent": agent.id,
+        "address": agent.address,
+        "inbox": office.shown(agent.inbox),
+        "unread": len(unread_mail),
+        "read": len(found) - len(unread_mail),
+        "waiting": reading.count_waiting(office),
+        "hidden": len(listed) - len(shown),
+        "messages": [row(office, agent, item) for item in shown],
+    }
 
 
 def row(office: Office, agent: Agent, item: Name) -> dict[str, Any]:

@@ -69,6 +69,19 @@ class _NoHistory:
         return False
 
 
+def describe(office: Office, submitted: Submitted) -> dict[str, Any]:
+    """Return what was sent as plain data: what both the human and the JSON form say."""
+    return {
+        "office": office.root,
+        "sent": True,
+        "state": "submitted",
+        "id": submitted.id,
+        "correlation_id": submitted.correlation_id,
+        "file": submitted.file,
+        "path": submitted.path,
+    }
+
+
 def envelope_of(raw: bytes, max_bytes: int) -> Envelope:
     """Return what will be decided on.
 

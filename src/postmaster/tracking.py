@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from postmaster import delivery_log, maildir, reading, reasons, waiting
 from postmaster.decide import Agent
@@ -195,3 +195,18 @@ class AnswerWatch:
                 if os.path.isfile(os.path.join(self.agent.inbox, folder, name)):
                     return reading.Name(folder, name)
         return None
+
+
+def describe_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return what became of a letter as plain data."""
+    keys = ("action", "to", "agent", "sequence", "path", "reason", "status", "detail")
+    shown = [{key: record[key] for key in keys if key in record} for record in outcome.records]
+    return {"state": outcome.state, "outcomes": shown}
+
+
+def explain(state: str) -> str:
+    """Return what a state means that is not the end."""
+    return {
+        "deferred": "deferred; the next run tries again",
+        "gone": "it has left the outbox, and the log does not say where to",
+    }.get(state, "not routed yet; the next run takes it")

@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "cycle": ("turns", "cycle", "Route and wake until all is quiet."),
     "turns": ("turns", "turns", "List who takes turns, and how they went."),
     "screen": ("screen", "screen", "Show the office as a web page, for people."),
+    "mcp": ("mcp", "mcp", "Serve an agent its mail as MCP tools."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }

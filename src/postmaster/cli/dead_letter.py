@@ -10,18 +10,18 @@ from postmaster import dead_letters, reading, reasons, resubmission
 from postmaster.address import nearest
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.cli.following import describe_outcome, explain, outcome_lines
+from postmaster.cli.following import outcome_lines
 from postmaster.cli.inbox import content_lines, copy_out, cut
-from postmaster.cli.route import route_now
 from postmaster.dead_letters import DeadLetter
 from postmaster.decide import brief, quoted
+from postmaster.directory.passes import route_now
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.excerpts import describe_content
 from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
 from postmaster.resubmission import Result, Retried
 from postmaster.settings import load_settings
-from postmaster.tracking import Watch
+from postmaster.tracking import Watch, describe_outcome, explain
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 _REASONS = tuple(reason.name for reason in reasons.REASONS.values() if reason.action in reasons.REFUSED)
@@ -171,7 +171,7 @@ def _route(office: Office, result: Result, answer: dict[str, Any]) -> int:
     """Route, and add to the answer what became of every letter; return the exit code."""
     files = [one.target for one in result.retried if one.problem is None]
     watch = Watch(office, files, result.since, result.time)
-    route_now(office)
+    route_now(office, say)
     outcomes = watch.outcomes()
     code = 0
     for one, item in zip(result.retried, answer["retried"], strict=True):

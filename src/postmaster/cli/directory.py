@@ -8,8 +8,8 @@ import click
 from postmaster import reasons
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.cli.route import route_now
 from postmaster.directory import listing, registration, returning
+from postmaster.directory.passes import route_now
 from postmaster.errors import BadData
 from postmaster.office import Office
 from postmaster.settings import load_settings
@@ -74,7 +74,7 @@ def archive(office: Office, name: str, as_json: bool) -> int:
     """
     load_settings(office)  # else the run that follows may refuse to begin
     done = registration.archive(office, name)
-    records = route_now(office)
+    records = route_now(office, say)
     described = listing.describe(office, done.claim)
     answer = {
         "office": office.root,

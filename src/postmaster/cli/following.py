@@ -10,13 +10,13 @@ from postmaster import excerpts, message, reading
 from postmaster.cli import inbox as mailbox
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.cli.route import route_now
 from postmaster.decide import Agent, quoted
+from postmaster.directory.passes import route_now
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
 from postmaster.settings import load_settings
 from postmaster.submission import Refusal, Submitted
-from postmaster.tracking import AnswerWatch, Outcome, Watch
+from postmaster.tracking import AnswerWatch, Watch, describe_outcome, explain
 
 
 def refuse(refusal: Refusal, as_json: bool) -> int:
@@ -70,7 +70,7 @@ def finish(
     try:
         watch = Watch(office, [submitted.file], submitted.since, "")
         if ways.now:
-            route_now(office)
+            route_now(office, say)
         if ways.desk is not None:
             code = _await_answer(office, submitted, answer, ways, watch, acknowledge)
         elif ways.now or ways.delivered is not None:
@@ -126,34 +126,6 @@ def _no_answer(answer: dict[str, Any], seconds: float, agent: Agent) -> str:
         return f"no answer can come: {explain('gone')}"
     state = "" if answer["state"] in ("delivered", "refused") else f"{explain(answer['state'])}; "
     return f"{state}no answer within {seconds:g} seconds; when it comes it is unread mail of {agent.id}"
-
-
-def describe(office: Office, submitted: Submitted) -> dict[str, Any]:
-    """Return what was sent as plain data: what both the human and the JSON form say."""
-    return {
-        "office": office.root,
-        "sent": True,
-        "state": "submitted",
-        "id": submitted.id,
-        "correlation_id": submitted.correlation_id,
-        "file": submitted.file,
-        "path": submitted.path,
-    }
-
-
-def describe_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return what became of a letter as plain data."""
-    keys = ("action", "to", "agent", "sequence", "path", "reason", "status", "detail")
-    shown = [{key: record[key] for key in keys if key in record} for record in outcome.records]
-    return {"state": outcome.state, "outcomes": shown}
-
-
-def explain(state: str) -> str:
-    """Return what a state means that is not the end."""
-    return {
-        "deferred": "deferred; the next run tries again",
-        "gone": "it has left the outbox, and the log does not say where to",
-    }.get(state, "not routed yet; the next run takes it")
 
 
 def outcome_lines(answer: dict[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ import click
 from postmaster import excerpts, maildir, reading, reports
 from postmaster.cli.answers import echo_json, seconds
 from postmaster.cli.app import printable, say
-from postmaster.decide import Agent
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, UsageProblem
 from postmaster.message import HEAD_BYTES
@@ -49,7 +48,7 @@ def inbox(office: Office, agent: str, limit: int, every: bool, wait: float | Non
     if wait is not None:
         reader.require_live()
         came = reading.wait_for_mail(found.inbox, wait)
-    answer = describe(office, found, limit, every=every)
+    answer = excerpts.mailbox(office, found, limit, every=every)
     if as_json:
         echo_json(answer)
     else:
@@ -197,27 +196,8 @@ def _describe_moved(one: Moved, destination: str) -> dict[str, Any]:
 # -- the listing ---------------------------------------------------------------------------------------------------
 
 
-def describe(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[str, Any]:
-    """Return a mailbox as plain data: what both the human and the JSON form say. Reads only what it shows."""
-    found = reading.mail(agent.inbox)
-    unread_mail = [item for item in found if item.folder == maildir.UNREAD]
-    listed = found if every else unread_mail
-    shown = reading.newest(agent.inbox, listed, limit)
-    return {
-        "office": office.root,
-        "agent": agent.id,
-        "address": agent.address,
-        "inbox": office.shown(agent.inbox),
-        "unread": len(unread_mail),
-        "read": len(found) - len(unread_mail),
-        "waiting": reading.count_waiting(office),
-        "hidden": len(listed) - len(shown),
-        "messages": [excerpts.row(office, agent, item) for item in shown],
-    }
-
-
 def lines(answer: dict[str, Any]) -> list[str]:
-    """Return the human form of `describe`."""
+    """Return the human form of `excerpts.mailbox`."""
     waiting = "?" if answer["waiting"] is None else answer["waiting"]
     counts = f"unread {answer['unread']}, read {answer['read']}, outbox waiting {waiting}"
     shown = [f"{answer['office']}: {answer['agent']} <{answer['address']}>: {counts}"]

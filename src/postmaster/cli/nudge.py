@@ -1,16 +1,14 @@
-"""`postmaster nudge`, and the nudges after a run of the router."""
+"""`postmaster nudge`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.errors import Missing, PostmasterError
+from postmaster.directory.passes import describe_nudges
+from postmaster.errors import Missing
 from postmaster.office import Office
-
-if TYPE_CHECKING:
-    from postmaster.directory.nudging import Told
 
 
 @click.command()
@@ -33,7 +31,7 @@ def nudge(office: Office, verbose: bool, as_json: bool) -> int:
     from postmaster.directory import nudging
 
     told = nudging.tell(office)
-    answer = {"office": office.root, **describe(told)}
+    answer = {"office": office.root, **describe_nudges(told)}
     if as_json:
         echo_json(answer)
     elif verbose:
@@ -43,35 +41,8 @@ def nudge(office: Office, verbose: bool, as_json: bool) -> int:
     return Missing.exit_code if told.problems else 0
 
 
-def nudge_after_routing(office: Office, *, has_nudges: bool) -> dict[str, Any]:
-    """Nudge whom a run of the router has left mail for. Whatever goes wrong is said, and no fault of routing."""
-    if not has_nudges:
-        from postmaster.directory import untold
-
-        untold.unmark(office)
-        return {}
-    from postmaster.directory import nudging
-
-    try:
-        told = nudging.tell(office)
-    except PostmasterError as fault:
-        say(f"nobody was nudged: {fault}")
-        return {}
-    except OSError as fault:
-        say(f"nobody was nudged: {fault.filename or office.root}: {fault.strerror or fault}")
-        return {}
-    for problem in told.problems:
-        say(problem)
-    return describe(told)
-
-
-def describe(told: "Told") -> dict[str, Any]:
-    """Return what came of the nudges as plain data."""
-    return {"nudged": told.nudged, "busy": told.busy, "later": told.later}
-
-
 def lines(answer: dict[str, Any]) -> list[str]:
-    """Return the human form of `describe`."""
+    """Return the human form of `describe_nudges`."""
     shown = []
     for row in answer.get("nudged", ()):
         how = f" [failed] {printable(row['failed'])}" if row["failed"] else ""

@@ -1,8 +1,6 @@
 """`postmaster route`."""
 
 import gc
-import os
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,8 +9,8 @@ from postmaster import reasons, router
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
-from postmaster.directory import Opening, Reports, open_view
-from postmaster.errors import PostmasterError
+from postmaster.directory import Reports, open_view
+from postmaster.directory.passes import route_and_nudge
 from postmaster.office import Office
 from postmaster.summary import Summary
 
@@ -41,7 +39,7 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     if dry_run:
         report = router.preview(office, on_record=on_record, open_view=open_view, reporter=Reports(office))
     else:
-        report, nudges = route_and_nudge(office, wait=now, on_record=on_record)
+        report, nudges = route_and_nudge(office, say, wait=now, on_record=on_record)
     answer = describe(office, report, records, dry_run=dry_run) | nudges
     if as_json:
         echo_json(answer)
@@ -51,23 +49,6 @@ def route(office: Office, now: bool, dry_run: bool, verbose: bool, as_json: bool
     for problem in report.problems:
         say(printable(problem))
     return 75 if report.deferred and not dry_run else 0
-
-
-def route_and_nudge(
-    office: Office, *, wait: bool, on_record: Callable[[Record], None] | None = None
-) -> tuple[Summary, dict[str, Any]]:
-    """Route, then tell those who have mail; return what the router did and what came of the nudges.
-
-    Raises:
-        ConfigurationFault, CannotCreate, DiskFault: of routing (router.route); those of the nudges are only said.
-    """
-    opening = Opening()
-    report = router.route(office, wait=wait, on_record=on_record, open_view=opening, reporter=Reports(office))
-    if report.busy or not (opening.has_nudges or os.path.lexists(office.nudges)):
-        return report, {}
-    from postmaster.cli.nudge import nudge_after_routing
-
-    return report, nudge_after_routing(office, has_nudges=opening.has_nudges)
 
 
 def describe(office: Office, report: Summary, records: list[Record], *, dry_run: bool) -> dict[str, Any]:
@@ -105,20 +86,3 @@ def lines(answer: dict[str, Any]) -> list[str]:
 
         shown += nudge.lines(answer)
     return [*shown, f"{answer['office']}: {would}{', '.join(counted) or 'nothing to route'}"]
-
-
-def route_now(office: Office) -> list[Record]:
-    """Route mail that was just put in the outbox; return what was logged.
-
-    A fault is told of and is none of sending: a later run routes it.
-    """
-    records: list[Record] = []
-    try:
-        problems = route_and_nudge(office, wait=True, on_record=records.append)[0].problems
-    except PostmasterError as fault:
-        problems = [str(fault)]
-    except OSError as fault:
-        problems = [f"{fault.filename or office.root}: {fault.strerror or fault}"]
-    for problem in problems:
-        say(problem)
-    return records

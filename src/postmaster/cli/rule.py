@@ -5,7 +5,7 @@ import os
 import click
 
 from postmaster.cli.app import printable
-from postmaster.directory import claims, marked, open_view
+from postmaster.directory import marked, open_view
 from postmaster.directory import rule as rules
 from postmaster.directory.readers import find_reader
 from postmaster.office import Office, visible
@@ -36,10 +36,7 @@ def rule(office: Office, agent: str, path: str | None) -> int:
     found = reader.agent
     with open_view(office, write=False) as view:
         entry = view.entry(found.id) or {}
-    is_instance = claims.name_of(found.id) is not None
-    emits = [(str(one["type"]), [str(to) for to in one["to"]]) for one in entry.get("emits", ())]
-    is_class = bool(entry.get("instances")) and not is_instance
-    text = rules.render(rules.Subject(found.id, found.address, is_class, is_instance, emits), office.root)
+    text = rules.render(rules.subject_of(found, entry), office.root)
     if path is None:
         click.echo(text, nl=False)
         return 0

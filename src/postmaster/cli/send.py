@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import click
 
-from postmaster import composition, maildir, message, reading, submission, times
-from postmaster.address import is_mailbox
+from postmaster import composition, maildir, reading, submission, times
 from postmaster.cli.answers import seconds
-from postmaster.cli.following import Ways, describe, finish, refuse
+from postmaster.cli.following import Ways, finish, refuse
 from postmaster.composition import Draft
-from postmaster.decide import Agent, quoted
+from postmaster.decide import quoted
 from postmaster.directory import open_view
 from postmaster.errors import BadData, UsageProblem
 from postmaster.office import Office, visible
@@ -125,7 +124,7 @@ def send(
             submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None, stage=stage)
         except Refusal as refusal:
             return refuse(refusal, as_json)
-    answer = describe(office, submitted)
+    answer = submission.describe(office, submitted)
     return finish(office, submitted, answer, ways, as_json=as_json)
 
 
@@ -166,7 +165,8 @@ def reply(
       postmaster reply --body "Done: in a turn, to the message that woke me."
     """
     ways = Ways(now, wait, wait_delivered)
-    from postmaster.directory import readers
+    from postmaster.directory import readers, replying
+    from postmaster.directory.replying import Answer
 
     office.require()
     turn = _turn(office, ways, immediately=immediately)
@@ -176,39 +176,22 @@ def reply(
         raise UsageProblem("a turn that succeeds acknowledges its messages itself: leave --ack out")
     settings = load_settings(office)
     now_ns = time.time_ns()
-    may_repeat = sent_at is not None
     reader = readers.find_reader(office, agent)
     reader.require_live()
     replier = reader.agent
     with open_view(office) as registry:
         item = reading.find_message(office, replier, msg)
-        original = reading.load(os.path.join(replier.inbox, item.folder, item.name))
-        origin, flow, message_id = _origin(office, replier, item, original)
-        if message_type is None:
-            emits = (registry.entry(replier.id) or {}).get("emits", [])
-            message_type = submission.reply_type(replier, emits, registry.find(origin), origin)
-        reached = reading.own_address(replier, original.to) or replier.address
-        draft = Draft(
-            to=(origin,),
-            sender=reached,
-            type=message_type,
-            subject=composition.reply_subject(original.text("subject") or "") if subject is None else subject,
-            correlation_id=flow,
-            sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
-            in_reply_to=message_id,
-            headers=composition.own_fields(list(headers)),
-            body=_body(file, text, settings.max_message_bytes),
-        )
-        senders = list(dict.fromkeys([reached, replier.address]))
-        ways.watch_for(office, replier, reached)
-        draft = submission.choose_sender(office, draft, senders, registry, settings, may_repeat=may_repeat)
+        body = _body(file, text, settings.max_message_bytes)
+        said = Answer(body, message_type, subject, sent_at, composition.own_fields(list(headers)))
+        draft = replying.draft(office, replier, item, said, registry, settings, now_ns)
+        ways.watch_for(office, replier, draft.sender)
         try:
-            submitted = submission.send(office, draft, registry, settings, may_repeat=may_repeat, stage=stage)
+            submitted = submission.send(office, draft, registry, settings, may_repeat=sent_at is not None, stage=stage)
         except Refusal as refusal:
             return refuse(refusal, as_json)
-    answer = describe(office, submitted)
+    answer = submission.describe(office, submitted)
     answer["from"] = draft.sender
-    answer["to"] = origin
+    answer["to"] = draft.to[0]
 
     def acknowledge() -> None:
         moved = reading.move(office, replier, item, maildir.READ)
@@ -235,22 +218,6 @@ def _turn(office: Office, ways: Ways, *, immediately: bool) -> inside.Inside | N
             "agent), or use --immediately"
         )
     return turn
-
-
-def _origin(office: Office, agent: Agent, item: reading.Name, original: reading.Message) -> tuple[str, str, str]:
-    """Return the sender, the flow and the id of the message that is answered."""
-    path = os.path.join(agent.inbox, item.folder, item.name)
-    if original.problem is not None:
-        raise BadData(f"{office.shown(path)}: it cannot be answered: {original.problem}")
-    sender, flow = original.text("from"), original.text("correlation_id")
-    if sender is None or not is_mailbox(sender):
-        raise BadData(f"{office.shown(path)}: it cannot be answered: its `from` is no address")
-    if not flow:
-        raise BadData(f"{office.shown(path)}: it cannot be answered: it has no `correlation_id`")
-    message_id = original.text("id")
-    if message_id is None:  # put there by hand
-        message_id = message.body_id(b"".join(reading.chunks(path, original.body)))
-    return sender, flow, message_id
 
 
 def _body(file: str | None, text: str | None, limit: int) -> bytes:

@@ -100,13 +100,13 @@ def cycle(office: Office, jobs: int, max_seconds: float | None, verbose: bool, a
     Example:
       postmaster cycle --jobs 4 --max-seconds 500
     """
-    from postmaster.cli.route import route_and_nudge
+    from postmaster.directory.passes import route_and_nudge
 
     end = None if max_seconds is None else time.monotonic() + max_seconds
     outcomes: Counter[str] = Counter()
     faults, quiet, passes = 0, False, 0
     while not quiet:
-        report, _ = route_and_nudge(office, wait=True)
+        report, _ = route_and_nudge(office, say, wait=True)
         passes += 1
         if end is not None and time.monotonic() >= end:
             break

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from postmaster.decide import Agent
+from postmaster.directory import claims
 from postmaster.office import DEFAULT_ROOT
+from postmaster.registry.view import Entry
 
 _TICKS: Final = re.compile(r"`+")
 
@@ -29,6 +32,13 @@ class Subject:
     is_class: bool
     is_instance: bool
     emits: Sequence[tuple[str, Sequence[str]]]
+
+
+def subject_of(agent: Agent, entry: Entry) -> Subject:
+    """Return for whom a rule is: an agent, whose declaration (or that of its class) is `entry`."""
+    is_instance = claims.name_of(agent.id) is not None
+    emits = [(str(one["type"]), [str(to) for to in one["to"]]) for one in entry.get("emits", ())]
+    return Subject(agent.id, agent.address, bool(entry.get("instances")) and not is_instance, is_instance, emits)
 
 
 def render(subject: Subject, root: str) -> str:
