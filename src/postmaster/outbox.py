@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,15 @@ _KINDS: Final = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
+
+
+def survive_lease_breaks() -> None:
+    """Ignore SIGIO, which ends a process and is sent if a writer opens a file while we hold a lease on it (fcntl(2)).
+
+    Only the main thread can do that; a program that works in others has to call this first.
+    """
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
 
 
 class Source(NamedTuple):

@@ -5,7 +5,6 @@ still to be served, so that whoever has a copy gets no second one.
 """
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -105,7 +104,7 @@ def retry(
         DiskFault: the log cannot be written; nothing was moved.
     """
     office.require()
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if an editor opens a letter while we hold a lease on it
+    outbox.survive_lease_breaks()
     settings = load_settings(office)  # before the lock, which notes the time of a run: see idle.py
     with office.lock(wait=True):
         commit.recover(office)  # a batch that is half done may be about to make or move these very names

@@ -5,7 +5,6 @@ memory does not grow with the backlog, and each batch is one commit (docs/states
 """
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -66,7 +65,7 @@ def route(
         DiskFault: the pass could not go on; the next one does.
     """
     office.require()
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we hold a lease on it
+    outbox.survive_lease_breaks()
     settings = load_settings(office)  # before the lock, which notes the time of this run: see idle.py
     with office.lock(wait=wait) as alone:
         if not alone:
@@ -95,7 +94,7 @@ def preview(
 ) -> Summary:
     """Tell what `route` would do now, touching nothing (`route --dry-run`)."""
     office.require()
-    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    outbox.survive_lease_breaks()
     settings = load_settings(office)
     with open_view(office, write=False) as registry:
         run = _Pass(office, settings, on_record, clock)

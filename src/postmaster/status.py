@@ -5,7 +5,6 @@ Inboxes are only listed; of the outbox only what is young is read, to tell what 
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -225,7 +224,7 @@ def _age(since_ns: int, now_ns: int) -> Answer:
 
 def _outbox(office: Office, settings: Settings, now_ns: int, problems: list[str]) -> Answer:
     """Look at the outbox: what waits, what is held back and why, and stray names that will never be mail."""
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if a writer opens a file while we look who has it open
+    outbox.survive_lease_breaks()
     answer: Answer = {"waiting": 0, "oldest": None, "held_back": [], "unfinished": 0, "stray": [], "names": set()}
     oldest: tuple[int, str] | None = None
     max_bytes, settle_seconds = settings.max_message_bytes, settings.settle_seconds

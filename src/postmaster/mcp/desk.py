@@ -13,7 +13,7 @@ from postmaster.delivery_log import Record
 from postmaster.directory import listing, open_view, passes, registration, replying, rule
 from postmaster.directory.readers import find_reader
 from postmaster.directory.replying import Answer
-from postmaster.errors import BadData, UsageProblem
+from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office
 from postmaster.registry import compiled, flows
 from postmaster.settings import load_settings
@@ -72,10 +72,10 @@ class Desk:
         return reader.agent
 
     def unread(self) -> int:
-        """Return how much unread mail there is; 0 before registering."""
+        """Return how much unread mail there is; 0 where nobody can tell."""
         try:
             return len(maildir.messages(self.me().inbox, maildir.UNREAD))
-        except (BadData, OSError):
+        except (PostmasterError, OSError):
             return 0
 
     def register(self, class_: str, name: str | None, roles: Sequence[str]) -> Data:

@@ -134,14 +134,14 @@ class Alive(BaseModel):
     address: str
     class_: str = Field(alias="class")
     roles: list[str]
-    unread: int | None
+    unread: int | None = None
     since: str
 
 
 class Directory(Form):
     """Who there is."""
 
-    you: str | None = Field(description="Your address, once you have registered.")
+    you: str | None = Field(None, description="Your address, once you have registered.")
     live: list[Alive]
     agents: list[Known]
     hidden: int

@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from postmaster import __version__
+from postmaster import __version__, outbox
 from postmaster.errors import PostmasterError
 from postmaster.mcp import forms
 from postmaster.mcp.desk import LONGEST_WAIT, Desk
@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 
 def serve(desk: Desk) -> None:
     """Serve the tools on stdin and stdout until the client closes them."""
+    outbox.survive_lease_breaks()  # the tools run in threads
     logging.getLogger("mcp").setLevel(logging.WARNING)
     build(desk).run("stdio")
 
