@@ -178,13 +178,14 @@ def names(inbox: str, folder: str) -> list[Name]:
     """Return every name in one folder of a mailbox, in no order; none if the folder is missing."""
     try:
         with os.scandir(os.path.join(inbox, folder)) as entries:
-            return [
-                Name(folder, entry.name, None if entry.is_file(follow_symlinks=False) else _kind(entry))
-                for entry in entries
-                if not entry.name.startswith(".")
-            ]
+            return [named(folder, entry) for entry in entries if not entry.name.startswith(".")]
     except FileNotFoundError:
         return []
+
+
+def named(folder: str, entry: os.DirEntry[str]) -> Name:
+    """Return one name of a folder."""
+    return Name(folder, entry.name, None if entry.is_file(follow_symlinks=False) else _kind(entry))
 
 
 def _kind(entry: os.DirEntry[str]) -> str:

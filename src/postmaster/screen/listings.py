@@ -1,6 +1,7 @@
 """The mailboxes as they are on disk, looked at again only where a directory has changed since."""
 
 import contextlib
+import operator
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from postmaster.reading import Name
 
 _TICK_NS: Final = 20_000_000  # a directory that changed so lately may change again under the same time stamp
 _ROWS: Final = 4096
+_BY_AGE: Final = operator.itemgetter(0)
 
 Stamp = tuple[int, int]  # inode, mtime in nanoseconds; (0, 0): there is none
 
@@ -33,12 +35,15 @@ def is_settled(seen: Stamp) -> bool:
     return abs(time.time_ns() - seen[1]) > _TICK_NS
 
 
+_Row = tuple[str, Name]  # its age (_age), and what it is
+
+
 @dataclass(slots=True)
 class _Folder:
     seen: Stamp
     made: int  # by the monotonic clock, in nanoseconds
-    ages: dict[str, str] = field(default_factory=dict)
-    names: list[Name] = field(default_factory=list)  # the oldest first
+    rows: list[_Row]  # the oldest first
+    names: set[str]
 
 
 @dataclass(slots=True)
@@ -68,7 +73,7 @@ class Listings:
         """Return how many messages are unread; None if the mailbox is closed to us."""
         try:
             with self._lock:
-                return len(self._folder(inbox, maildir.UNREAD).names)
+                return len(self._folder(inbox, maildir.UNREAD).rows)
         except OSError:
             return None
 
@@ -80,12 +85,11 @@ class Listings:
             known = self._mail.get(inbox)
             if known is not None and known[0] is unread and known[1] is read:
                 return known[2]
-            both = unread.ages.keys() & read.ages.keys()
+            both = unread.names & read.names
             gone = {name for name in both if not os.path.lexists(os.path.join(inbox, maildir.UNREAD, name))}
-            items = [*read.names, *(item for item in unread.names if item.name not in gone)]
-            items.sort(key=lambda item: (unread if item.folder == maildir.UNREAD else read).ages[item.name])
-            items.reverse()
-            made = Mail(items, len(unread.names) - len(gone))
+            waiting = [row for row in unread.rows if row[1].name not in gone] if gone else unread.rows
+            rows = sorted([*read.rows, *waiting], key=_BY_AGE, reverse=True)
+            made = Mail([item for _, item in rows], len(waiting))
             self._mail[inbox] = (unread, read, made)
             return made
 
@@ -95,11 +99,7 @@ class Listings:
         now = time.monotonic_ns()
         if known is not None and known.seen == seen and (is_settled(seen) or now - known.made < _TICK_NS):
             return known
-        found = reading.names(inbox, folder)
-        old = known.ages if known is not None else {}
-        ages = {item.name: old.get(item.name) or _age(inbox, item) for item in found}
-        found.sort(key=lambda item: ages[item.name])
-        made = self._folders[inbox, folder] = _Folder(seen, now, ages, found)
+        made = self._folders[inbox, folder] = _look(inbox, folder, seen, now, known)
         return made
 
     def row(self, agent: Agent, item: Name) -> dict[str, object]:
@@ -118,6 +118,26 @@ class Listings:
                     self._rows.popitem(last=False)
             return made
         return excerpts.row(self._office, agent, item)
+
+
+def _look(inbox: str, folder: str, seen: Stamp, now: int, known: _Folder | None) -> _Folder:
+    """Look at a folder; of the many names in it only those that are new cost more than being read."""
+    old = known.names if known is not None else frozenset[str]()
+    names: set[str] = set()
+    rows = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(inbox, folder)) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            names.add(entry.name)
+            if entry.name not in old:
+                item = reading.named(folder, entry)
+                rows.append((_age(inbox, item), item))
+    if known is not None:
+        kept = known.rows if old <= names else [row for row in known.rows if row[1].name in names]
+        rows = [*kept, *rows]
+    rows.sort(key=_BY_AGE)
+    return _Folder(seen, now, rows, names)
 
 
 def _age(inbox: str, item: Name) -> str:
