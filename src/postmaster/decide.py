@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from postmaster import address, reasons, reports
-from postmaster.remotes import Remotes, encode
+from postmaster.remotes import Remotes, Stated, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def decide(
     senders: "Senders | None" = None,
     origin: Origin | None = None,
     relay: "Relay | None" = None,
-    brought_by: str | None = None,
+    brought_by: Stated | None = None,
 ) -> list[Verdict]:
     """Decide for every recipient of `envelope`; an agent reached by two of them gets one copy.
 
@@ -182,12 +182,12 @@ def decide(
         senders: who may write in whose name; None where nothing in the office restricts that.
         origin: where the letter comes from; needed with `senders`.
         relay: who is elsewhere, if the office has remotes.
-        brought_by: the remote that its name says it came from. That can only lower trust.
+        brought_by: what its name says of where it came from. That can only lower trust.
     """
     if relay is not None and brought_by is not None:
         why_not = relay.remotes.mismatch(brought_by, envelope.sender)
         if why_not is not None:
-            return [Verdict(one, None, "origin-mismatch", why_not) for one in dict.fromkeys(envelope.to)]
+            return [Verdict(one, None, *why_not) for one in dict.fromkeys(envelope.to)]
     is_own = reports.is_reserved(envelope.sender, envelope.type)
     if is_own and not history.made(envelope):
         why = f"only the office sends as {reports.LOCAL_PART}@, and mail of types that begin with `{reports.TYPES}`"

@@ -162,8 +162,7 @@ class Posting:
         allow = known is not None and known.allow_duplicate
         senders, origin = self._senders, _origin(item) if self._senders is not None else None
 
-        stated = remotes.stated(os.path.basename(item.source.name)) if self._relay is not None else None
-        brought_by = stated[0] if stated is not None else None
+        brought_by = remotes.stated(os.path.basename(item.source.name)) if self._relay is not None else None
 
         def decided(envelope: Envelope) -> list[Verdict]:
             return decide(
