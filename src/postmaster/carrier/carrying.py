@@ -104,6 +104,7 @@ class _Pass:
         self._keys = Keys(office, settings.remotes)
         directory = os.path.join(office.carrier, "mail.git")
         self._git = Git(directory, settings.remotes)
+        self._notes.clear()
         unfinished = self._notes.read(_UNFINISHED)
         self._since: tuple[int, int] | None = (int(unfinished[0]), int(unfinished[1])) if unfinished else None
         if self._since is None:
