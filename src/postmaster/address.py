@@ -87,6 +87,13 @@ def matches_sender(pattern: str, sender: str, *, roles: Iterable[str] = (), clas
     return fold(pattern) == fold(sender)
 
 
+def without_detail(mailbox: str) -> str:
+    """Return the address that a subaddress belongs to (RFC 5233: ``user+detail@domain``); any other as it is."""
+    local, _, domain = mailbox.rpartition("@")
+    base, _, detail = local.rpartition("+")
+    return f"{base}@{domain}" if base and detail else mailbox
+
+
 def matches_type(pattern: str, message_type: str) -> bool:
     """Tell whether `pattern`, a type or a type ending in ``.*``, covers `message_type`. Types keep their case."""
     if pattern.endswith(".*"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from postmaster import address, reasons, reports
-from postmaster.remotes import Remotes, encode
+from postmaster.remotes import Remotes, Stated, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,13 @@ class Origin:
         owner: the uid that its file belongs to.
         open_to_all: everybody may write to its file.
         folder: whose drop folder it lay in (an agent's id); None for the outbox itself.
+        carrier: its file belongs to the account that exchanges mail with other offices.
     """
 
     owner: int
     open_to_all: bool = False
     folder: str | None = None
+    carrier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def decide(
     senders: "Senders | None" = None,
     origin: Origin | None = None,
     relay: "Relay | None" = None,
-    brought_by: str | None = None,
+    brought_by: Stated | None = None,
 ) -> list[Verdict]:
     """Decide for every recipient of `envelope`; an agent reached by two of them gets one copy.
 
@@ -182,19 +184,20 @@ def decide(
         senders: who may write in whose name; None where nothing in the office restricts that.
         origin: where the letter comes from; needed with `senders`.
         relay: who is elsewhere, if the office has remotes.
-        brought_by: the remote that its name says it came from. That can only lower trust.
+        brought_by: what its name says of where it came from. That can only lower trust.
     """
     if relay is not None and brought_by is not None:
         why_not = relay.remotes.mismatch(brought_by, envelope.sender)
         if why_not is not None:
-            return [Verdict(one, None, "origin-mismatch", why_not) for one in dict.fromkeys(envelope.to)]
+            return [Verdict(one, None, *why_not) for one in dict.fromkeys(envelope.to)]
     is_own = reports.is_reserved(envelope.sender, envelope.type)
     if is_own and not history.made(envelope):
         why = f"only the office sends as {reports.LOCAL_PART}@, and mail of types that begin with `{reports.TYPES}`"
         return [Verdict(one, None, "sender-not-authentic", why) for one in dict.fromkeys(envelope.to)]
     if senders is not None and not is_own:
         assert origin is not None
-        reason, detail = senders.check(envelope.sender, origin)
+        carried = relay is not None and brought_by is not None  # and its sender is one that the remote may bring
+        reason, detail = senders.check(envelope.sender, origin, carried=carried)
         if reason is not None:  # nothing is said to it of who there is
             return [Verdict(recipient, None, reason, detail) for recipient in dict.fromkeys(envelope.to)]
     question = (envelope.to, envelope.sender, envelope.type)
@@ -274,14 +277,20 @@ class Senders:
             self._known[sender] = self._registry.find(sender)
         return self._known[sender]
 
-    def check(self, sender: str, origin: Origin) -> tuple[str | None, str | None]:
-        """Return (None, None) if a letter from there may say that it is from `sender`, else (reason, detail)."""
+    def check(self, sender: str, origin: Origin, *, carried: bool = False) -> tuple[str | None, str | None]:
+        """Return (None, None) if a letter from there may say that it is from `sender`, else (reason, detail).
+
+        Args:
+            carried: its name says that a remote has brought it, to which its sender belongs. Then nobody here owns it,
+                and with `require_owner` the file must belong to the account of the carrier.
+        """
         agent = self.find(sender)
         who = f"{quoted(sender)} is {agent.id}" if agent is not None else f"{quoted(sender)} is no agent's address"
         if origin.folder is not None and (agent is None or address.fold(agent.id) != address.fold(origin.folder)):
             return "sender-not-authentic", f"it lay in outbox/{quoted(origin.folder, 200)}/, but {who}"
         if agent is None or agent.user is None:
-            if not self._required:
+            elsewhere = carried and agent is None and origin.carrier and not origin.open_to_all
+            if elsewhere or not self._required:
                 return None, None
             why = f"{who}, which has no `user`" if agent is not None else who
             return "sender-not-authentic", f"{why}, and this office says `require_owner: true`"
@@ -429,7 +438,11 @@ def check_accepts(
 
 def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool = False) -> bool:
     if foreign:
-        return any(accept.remote if one == "*" else address.matches_sender(one, sender) for one in accept.accepts_from)
+        names = (sender, address.without_detail(sender))  # who has an address has its subaddresses: RFC 5233
+        return any(
+            accept.remote if one == "*" else any(address.matches_sender(one, name) for name in names)
+            for one in accept.accepts_from
+        )
     holder = None
     if any(pattern.startswith((address.ROLE, address.CLASS)) for pattern in accept.accepts_from):
         holder = registry.find(sender)

@@ -141,7 +141,7 @@ class Ledger:
         self.lines += 1
         self._number(at, record)
         action = record["action"]
-        if action == reasons.DELIVERED and "path" in record:
+        if action in (reasons.DELIVERED, reasons.RELAYED) and "path" in record:
             self._delivered(at, record)
         elif action in (reasons.DEAD_LETTER, reasons.REJECTED) and "path" in record:
             self._dead(at, record)

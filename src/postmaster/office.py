@@ -67,6 +67,13 @@ class Office:
         """Return the mailbox in which mail to an address (encoded) waits for the carrier to take it to `remote`."""
         return os.path.join(self.carrier, "outgoing", remote, address)
 
+    def carrier_account(self) -> int | None:
+        """Return the number of the account that exchanges mail with other offices; None before it has begun to."""
+        try:
+            return os.lstat(self.carrier).st_uid
+        except OSError:
+            return None
+
     def turn_home(self, instance_id: str) -> str:
         """Return where all is that the turns of an instance keep: its disk, its state, what is under way."""
         return os.path.join(self.turns, instance_id)

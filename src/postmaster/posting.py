@@ -154,16 +154,20 @@ class Posting:
         self._settle_number(item, sequence, entry, known)
         return entry
 
+    def _origin(self, item: Item) -> Origin:
+        """Return what the system knows of where a letter comes from."""
+        folder = os.path.dirname(item.source.name)
+        carrier = self._relay is not None and self._office.carrier_account() == item.owner
+        return Origin(item.owner, bool(item.mode & stat.S_IWOTH), folder or None, carrier)
+
     def _verdicts(self, item: Item, known: OpenItem | None) -> list[Verdict]:
         if item.refusal is not None:
             reason, detail = item.refusal
             return [Verdict(item.record.get("to", ""), None, reason, detail)]
         assert item.envelope is not None
         allow = known is not None and known.allow_duplicate
-        senders, origin = self._senders, _origin(item) if self._senders is not None else None
-
-        stated = remotes.stated(os.path.basename(item.source.name)) if self._relay is not None else None
-        brought_by = stated[0] if stated is not None else None
+        senders, origin = self._senders, self._origin(item) if self._senders is not None else None
+        brought_by = remotes.stated(os.path.basename(item.source.name)) if self._relay is not None else None
 
         def decided(envelope: Envelope) -> list[Verdict]:
             return decide(
@@ -418,12 +422,6 @@ class _Mailbox:
     unread: str
     shown: str
     fault: OSError | None = None
-
-
-def _origin(item: Item) -> Origin:
-    """Return what the system knows of where a letter comes from."""
-    folder = os.path.dirname(item.source.name)
-    return Origin(item.owner, bool(item.mode & stat.S_IWOTH), folder or None)
 
 
 class UnsyncedDevice(Exception):

@@ -87,6 +87,14 @@ _TABLE: Final = (
         + _RETRY,
     ),
     Reason(
+        "signature-mismatch",
+        DEAD_LETTER,
+        "5.7.7",
+        "another office brought a letter without a good signature, which `verify` asks for in post-office.yml",
+        "if the letter is right, have it sent again, signed (`sign` there, its key in the file of `verify` here); or "
+        "take `verify` out of the remote, " + _RETRY,
+    ),
+    Reason(
         "account-unknown",
         DEFERRED,
         "4.3.5",

@@ -6,13 +6,16 @@ The router asks it who is elsewhere; how mail gets there is the carrier's affair
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from postmaster import address
 
 CARRIED: Final = "carried-"  # how the names of letters in the outbox begin that the carrier has handed in
 UNKNOWN: Final = "_"  # in place of a remote's name where nobody can say who brought a letter
-_FILE: Final = re.compile(rf"{CARRIED}({address.NAME_PATTERN}|{UNKNOWN})-([0-9a-f]{{32}})(?:-\d+)?\.md")
+UNSIGNED: Final = "unsigned"
+BADLY_SIGNED: Final = "badly-signed"
+_DOUBT: Final = f"{UNSIGNED}|{BADLY_SIGNED}"
+_FILE: Final = re.compile(rf"{CARRIED}({address.NAME_PATTERN}|{UNKNOWN})-([0-9a-f]{{32}})(?:-({_DOUBT}))?(?:-\d+)?\.md")
 _KEPT: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789@_-.")
 _ESCAPE: Final = re.compile(r"%([0-9a-f]{2})")
 MAX_NAME: Final = 200  # characters of an encoded address: it is the name of a file and of a ref
@@ -27,6 +30,8 @@ class Remote:
         url: where its mail repository is, as git writes it.
         domains: those whose mail it brings and takes, folded.
         max_messages, max_bytes: the most that it may bring in one pass.
+        sign: the file of the SSH key that letters to it are signed with; empty: they are not.
+        verify: the file of allowed signers (ssh-keygen(1)) that its letters are held against; empty: they are not.
     """
 
     name: str
@@ -34,6 +39,16 @@ class Remote:
     domains: tuple[str, ...]
     max_messages: int = 10_000
     max_bytes: int = 64 * 1024 * 1024
+    sign: str = ""
+    verify: str = ""
+
+
+class Stated(NamedTuple):
+    """What the name of a letter in the outbox says of where it came from. `doubt`: how its signature failed, or ""."""
+
+    remote: str
+    digest: str
+    doubt: str
 
 
 class Remotes:
@@ -51,14 +66,26 @@ class Remotes:
         """Return the remote that the domain of an address belongs to."""
         return self._by_domain.get(domain_of(mailbox))
 
-    def mismatch(self, stated: str, sender: str) -> str | None:
-        """Return why a letter that says that this remote has brought it cannot be from `sender`, if it cannot."""
-        remote = self._by_name.get(stated)
+    def mismatch(self, stated: Stated, sender: str) -> tuple[str, str] | None:
+        """Return why a letter that says that this remote has brought it is not believed to be from `sender`.
+
+        Returns:
+            The reason and what in particular; None if it is.
+        """
+        remote = self._by_name.get(stated.remote)
         if remote is None:
-            return f"it says that it came from {stated}, which is no remote of this office"
-        if domain_of(sender) in remote.domains:
+            return "origin-mismatch", f"it says that it came from {stated.remote}, which is no remote of this office"
+        domain = domain_of(sender)
+        if domain not in remote.domains:
+            allowed = ", ".join(remote.domains)
+            return (
+                "origin-mismatch",
+                f"{remote.name} brought it, and may bring mail from {allowed} only, not from {sender}",
+            )
+        if not stated.doubt or not remote.verify:
             return None
-        return f"{remote.name} brought it, and may bring mail from {', '.join(remote.domains)} only, not from {sender}"
+        what = "without a signature" if stated.doubt == UNSIGNED else "with a signature that does not hold"
+        return "signature-mismatch", f"{remote.name} brought it {what}; {remote.verify} says who signs for {domain}"
 
 
 def domain_of(mailbox: str) -> str:
@@ -66,15 +93,16 @@ def domain_of(mailbox: str) -> str:
     return address.fold(mailbox.rpartition("@")[2])
 
 
-def file_name(remote: str, digest: str) -> str:
-    """Return what a letter that `remote` has brought is called in the outbox. `digest`: the end of its id there."""
-    return f"{CARRIED}{remote}-{digest}.md"
+def file_name(stated: Stated) -> str:
+    """Return what a letter that a remote has brought is called in the outbox. Its digest is the end of its id there."""
+    doubt = f"-{stated.doubt}" if stated.doubt else ""
+    return f"{CARRIED}{stated.remote}-{stated.digest}{doubt}.md"
 
 
-def stated(file: str) -> tuple[str, str] | None:
-    """Return the remote and the digest in the name of a letter that was carried here; None for any other name."""
+def stated(file: str) -> Stated | None:
+    """Return what the name of a letter that was carried here says; None for any other name."""
     found = _FILE.fullmatch(file)
-    return (found[1], found[2]) if found else None
+    return Stated(found[1], found[2], found[3] or "") if found else None
 
 
 def encode(mailbox: str) -> str:

@@ -137,7 +137,7 @@ def _remote(name: str, fields: Any) -> Remote:
         raise ValueError("must be called by a name of letters, digits, and . _ - inside")
     if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
         raise ValueError("must be a mapping with `url` and `domains`")  # noqa: TRY004
-    known = ("url", "domains", "max_messages", "max_bytes")
+    known = ("url", "domains", "max_messages", "max_bytes", "sign", "verify")
     for key in fields:
         if key not in known and not key.startswith("x-"):
             raise ValueError(f"has the unknown key {quoted(key)}; known here: {', '.join(known)}")
@@ -149,6 +149,10 @@ def _remote(name: str, fields: Any) -> Remote:
     limits = {key: fields[key] for key in ("max_messages", "max_bytes") if key in fields}
     if not all(isinstance(text, str) for text in limits.values()):
         raise ValueError("`max_messages` and `max_bytes` must be numbers")
+    keys = {key: fields[key] for key in ("sign", "verify") if key in fields}
+    for key, path in keys.items():
+        if not isinstance(path, str) or not path.isprintable() or not path:
+            raise ValueError(f"`{key}` must be the path of a file")
     form = "a whole number"
     return Remote(
         name,
@@ -156,6 +160,7 @@ def _remote(name: str, fields: Any) -> Remote:
         tuple(dict.fromkeys(address.fold(one) for one in domains)),
         _amount(limits.get("max_messages", "10000"), {"": 1}, 1, 10**7, f"{form} (`max_messages`)"),
         _amount(limits.get("max_bytes", "64MiB"), _SIZES, 1, 2**40, f"{form} of bytes (`max_bytes`)"),
+        **keys,
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from postmaster import remotes
 from postmaster.carrier import lines
-from postmaster.carrier.lines import READ, UNREAD, Letter, Mark
+from postmaster.carrier.lines import READ, UNREAD, Letter, Mark, Signature
 
 ADDRESSES = st.sampled_from(["cook@b.internal", "waiter@a.internal", "o'neil+x@c.internal", "a@b.lock"])
 TIMES = st.integers(0, 59).map(lambda second: f"2026-03-04T10:00:{second:02d}Z")
@@ -17,6 +17,22 @@ LETTERS = st.builds(
     Letter, ADDRESSES, ADDRESSES, TEXT, TEXT, TEXT, TIMES, st.binary(max_size=40), TEXT,
     st.none() | TEXT, st.dictionaries(TEXT, TEXT, max_size=2),
 )  # fmt: skip
+
+
+BASE64 = st.text("AZaz09+/=\n", min_size=1, max_size=100)
+
+
+def signed(message_id: str, text: str) -> Signature:
+    """Make a signature as ssh-keygen dresses it."""
+    return Signature(message_id, f"-----BEGIN SSH SIGNATURE-----\n{text}\n-----END SSH SIGNATURE-----\n")
+
+
+@settings(deadline=None)
+@given(TEXT, BASE64)
+def test_a_signature_reads_back(message_id: str, text: str) -> None:
+    """It is a line of one form, like any other."""
+    one = signed(message_id, text)
+    assert lines.decode(one.line()) == one and one.line().count(b"\n") == 1
 
 
 @settings(deadline=None)
@@ -42,7 +58,17 @@ def test_an_edited_line_is_none(letter: Letter, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[]\n", b"{}\n", b"nul\n", b'{"read":1}\n', b"[" * 100000, b'{"body":"\xff"}\n']
+    "line",
+    [
+        b"",
+        b"[]\n",
+        b"{}\n",
+        b"nul\n",
+        b'{"read":1}\n',
+        b"[" * 100000,
+        b'{"body":"\xff"}\n',
+        b'{"signed":"x","signature":"-n"}\n',
+    ],
 )
 def test_a_foreign_line_is_refused(line: bytes) -> None:
     """Whatever stands in a ref, reading it ends in one kind of error."""
@@ -59,6 +85,8 @@ def histories(draw: st.DrawFn) -> tuple[list[bytes], list[tuple[int, bytes]], li
         st.sampled_from([READ, UNREAD]), st.sampled_from(letters), TIMES,
     )  # fmt: skip
     made += draw(st.lists(marks, max_size=6))
+    signatures = st.builds(lambda letter, text: signed(letter.id, text).line(), st.sampled_from(letters), BASE64)
+    made += draw(st.lists(signatures, max_size=4))
     placed = [(draw(st.integers(0, 4)), line) for line in made]
     exchanges = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=15))
     return made, placed, exchanges

@@ -101,6 +101,20 @@ def test_the_capability_cannot_be_changed() -> None:
             setattr(frozen, name, "x")
 
 
+def runs_ssh_keygen_alone(tree: ast.Module) -> None:
+    """Make sure that a module starts processes in one place, of a program named by a constant, without a shell."""
+    uses = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "subprocess"
+    ]
+    assert sorted(one.attr for one in uses) == ["CompletedProcess", "TimeoutExpired", "run"]
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "subprocess.run"]
+    (call,) = calls
+    assert ast.unparse(call.args[0]) == "['ssh-keygen', *words]"
+    assert not {"shell", "executable", None} & {keyword.arg for keyword in call.keywords}
+
+
 def test_only_one_function_can_push_and_it_takes_no_words() -> None:
     """A search of the package: git is run in one place, and `push` and `fetch` are told by constants."""
     pushes = 0
@@ -115,7 +129,9 @@ def test_only_one_function_can_push_and_it_takes_no_words() -> None:
             assert not any(one.startswith(("--force", "--delete", "--mirror", "--all", "--tags")) for one in texts)
             continue
         assert "git" not in strings, path
-        if path.parent.name == "carrier":
+        if path.name == "signatures.py":
+            runs_ssh_keygen_alone(tree)
+        elif path.parent.name == "carrier":
             assert not modules & {"subprocess", "pty", "multiprocessing", "asyncio"}, path
             assert not names & {"system", "popen", "execv", "execve", "execvp", "posix_spawn", "spawnv", "fork"}, path
     assert pushes == 1

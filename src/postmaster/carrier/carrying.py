@@ -16,8 +16,9 @@ from postmaster import delivery_log, maildir, remotes, times
 from postmaster.carrier import alarms, files, lines, segments
 from postmaster.carrier.files import Counter, Notes, Waiting
 from postmaster.carrier.git import INBOX, Git, Inbox, Oid, Unreachable, Wrong
-from postmaster.carrier.lines import READ, UNREAD, Letter, Mark
+from postmaster.carrier.lines import READ, UNREAD, Mark
 from postmaster.carrier.segments import Odd
+from postmaster.carrier.signatures import Keys, Unsigned
 from postmaster.errors import BadData, ConfigurationFault, DiskFault
 from postmaster.office import Office
 from postmaster.registry.compiled import OpenView
@@ -100,8 +101,10 @@ class _Pass:
         self._clock = clock
         self._notes = Notes(office)
         self._known = Remotes(settings.remotes)
+        self._keys = Keys(office, settings.remotes)
         directory = os.path.join(office.carrier, "mail.git")
         self._git = Git(directory, settings.remotes)
+        self._notes.clear()
         unfinished = self._notes.read(_UNFINISHED)
         self._since: tuple[int, int] | None = (int(unfinished[0]), int(unfinished[1])) if unfinished else None
         if self._since is None:
@@ -143,12 +146,26 @@ class _Pass:
             except Odd as fault:
                 self.done.problems.append(f"{ref} in {self._office.shown(self._office.carrier)}/mail.git: {fault}")
                 continue
-            for letter in _letters(segments.fresh(self._git, self._refs.get(handed), tip), mailbox):
-                owner = self._known.of(letter.sender)
-                self._counter.hand_in(letter, owner.name if owner is not None else remotes.UNKNOWN)
+            self._hand_in(segments.fresh(self._git, self._refs.get(handed), tip), mailbox, None)
             changes.append((handed, tip, self._refs.get(handed)))
         self._counter.sync()
         self._move(changes)
+
+    def _hand_in(self, fresh: Sequence[bytes], mailbox: str, brought_by: Remote | None) -> None:
+        """Hand in the messages among new lines of a mailbox that are for it, in the order in which they were sent.
+
+        Args:
+            brought_by: None if nobody can say who did: then whoever its sender belongs to.
+        """
+        said = lines.state(fresh)
+        own = [one for one in said.letters.values() if one.to.casefold() == mailbox]
+        for letter in sorted(own, key=lambda one: (times.parse_time(one.sent_at), one.id)):
+            remote = brought_by or self._known.of(letter.sender)
+            if remote is None:
+                self._counter.hand_in(letter, remotes.UNKNOWN)
+            else:
+                doubt = self._keys.doubt(remote, letter, said.signatures.get(letter.id, ()))
+                self._counter.hand_in(letter, remote.name, doubt)
 
     def _take_up(self) -> None:
         """Put what was sent and read here since the last pass into the inbox refs."""
@@ -165,22 +182,41 @@ class _Pass:
             self.done.marked += 1
         changes: list[tuple[str, Oid | None, Oid | None]] = []
         day = times.timestamp(self._clock())[:10]
+        kept: set[str] = set()
+        unable: set[str] = set()
         for mailbox, added in found.items():
             name = remotes.encode(mailbox)
             tip = self._refs.get(INBOX + name)
             if self._since is not None or not whole:
                 added -= segments.everything(self._git, tip)
+            if not self._sign(mailbox, added, unable):
+                kept.add(mailbox)
+                continue
             if added:
                 new = segments.append(self._git, tip, added, day)
                 changes.append((INBOX + name, new, tip))
                 if self._is_local(mailbox):
                     changes.append((HANDED + name, new, self._refs.get(HANDED + name)))
         self._move(changes)
-        for one in waiting:
+        taken = [one for one in waiting if one.letter.to not in kept]
+        for one in taken:
             maildir.move_message(one.mailbox, one.name, maildir.UNREAD, maildir.READ)
-        self.done.sent = len(waiting)
+        self.done.sent = len(taken)
         if end != tuple(cursor):
             self._notes.write(_CURSOR, end)
+
+    def _sign(self, mailbox: str, added: set[bytes], unable: set[str]) -> bool:
+        """Add signatures to lines of a mailbox; tell whether that worked. `unable`: the remotes where it does not."""
+        remote = self._known.of(mailbox)
+        if remote is None:
+            return True
+        if remote.name not in unable:
+            try:
+                added |= self._keys.sign(remote, added)
+            except Unsigned as fault:
+                unable.add(remote.name)
+                self.done.problems.append(f"{remote.name}: its mail stays here: {fault}")
+        return remote.name not in unable
 
     def _marks(self, records: Sequence[delivery_log.Record]) -> list[tuple[str, Mark]]:
         """Return what was acknowledged or taken back here, of the mail of other offices; the last word counts."""
@@ -262,8 +298,7 @@ class _Pass:
             here = self._refs.get(INBOX + name)
             merged = segments.merge(self._git, here, tip) if here is not None else tip
             if self._is_local(mailbox):
-                for letter in _letters(fresh, mailbox):
-                    self._counter.hand_in(letter, remote.name)
+                self._hand_in(fresh, mailbox, remote)
                 changes.append((HANDED + name, merged, self._refs.get(HANDED + name)))
             else:
                 self._note_receipts(remote, mailbox, fresh)
@@ -333,10 +368,3 @@ def _mailbox(ref: str, under: str) -> str | None:
         return remotes.decode(ref[len(under) :])
     except ValueError:
         return None
-
-
-def _letters(fresh: Sequence[bytes], mailbox: str) -> list[Letter]:
-    """Return the messages among lines that are for this mailbox, each once, in the order in which they were sent."""
-    letters = lines.state(fresh).letters.values()
-    own = [one for one in letters if one.to.casefold() == mailbox]
-    return sorted(own, key=lambda one: (times.parse_time(one.sent_at), one.id))

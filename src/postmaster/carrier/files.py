@@ -19,6 +19,7 @@ from postmaster.delivery_log import Record
 from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.header import Refused
 from postmaster.office import Office
+from postmaster.remotes import Stated
 
 ID: Final = "carried_id"  # the header field of a letter that came from another office
 _STEM: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z-(\d{6,})-([0-9a-f]{32})(?:-\d+)?\.md", re.ASCII)
@@ -65,6 +66,13 @@ class Notes:
         """Keep a note, durably. Raises OSError."""
         durable.make_directories(self._office.carrier)
         durable.replace(os.path.join(self._office.carrier, name), json.dumps(value).encode())
+
+    def clear(self) -> None:
+        """Remove what killed passes have left half written; nobody else writes notes now. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._office.carrier):
+                if name.startswith(durable.TEMPORARY):
+                    durable.remove(os.path.join(self._office.carrier, name))
 
     def drop(self, name: str) -> None:
         """Forget a note."""
@@ -186,8 +194,8 @@ class Counter:
         self._known: set[str] | None = None
         self.count = 0
 
-    def hand_in(self, letter: Letter, brought_by: str) -> None:
-        """Put a letter into the outbox unless it is or was there.
+    def hand_in(self, letter: Letter, brought_by: str, doubt: str = "") -> None:
+        """Put a letter into the outbox unless it is or was there. `doubt`: see `remotes.Stated`.
 
         Commit point: the rename into its final name. Its name there is that of no other letter.
 
@@ -203,7 +211,8 @@ class Counter:
         try:
             durable.remove(temporary)
             durable.write_new(temporary, _letter(letter), sync=True, mode=0o664)
-            durable.rename_new(temporary, os.path.join(place, remotes.file_name(brought_by, letter.digest)))
+            name = remotes.file_name(Stated(brought_by, letter.digest, doubt))
+            durable.rename_new(temporary, os.path.join(place, name))
         except OSError as fault:
             durable.remove(temporary)
             raise CannotCreate(f"{place}: cannot be written to: {fault.strerror}; it is handed in later") from fault
@@ -227,11 +236,11 @@ class Counter:
 
         The outbox first: a letter leaves it only after the log has its line.
         """
-        found = {stated[1] for name in os.listdir(self._office.outbox) if (stated := remotes.stated(name))}
+        found = {stated.digest for name in os.listdir(self._office.outbox) if (stated := remotes.stated(name))}
         if self._since is not None:
             for record in log_since(self._office, self._since)[0]:
                 if stated := remotes.stated(os.path.basename(record.get("file", ""))):
-                    found.add(stated[1])
+                    found.add(stated.digest)
         return found
 
 

@@ -1,12 +1,13 @@
 """The lines of a mailbox ref, and what a set of them says. Pure.
 
-A line is a message or a mark that one was read (or is unread again). A line has one form only, so that a set of lines
-is a set of byte strings, and the union of two sets is a merge: commutative, associative, idempotent.
+A line is a message, a mark that one was read (or is unread again), or the signature of one. It has one form only,
+so that a set of lines is a set of byte strings, and the union of two is a merge: commutative, associative, idempotent.
 """
 
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -19,9 +20,12 @@ _KEYS: Final = (
     "id", "from", "to", "type", "subject", "correlation_id", "sent_at", "in_reply_to", "headers",
     "body", "body_base64", "origin",
 )  # fmt: skip
-_MARK_KEYS: Final = ("read", "unread", "at", "office")
 READ: Final = "read"
 UNREAD: Final = "unread"
+_SIGNED: Final = "signed"
+_ARMOUR: Final = re.compile(
+    r"-----BEGIN SSH SIGNATURE-----\n[A-Za-z0-9+/=\n]{1,16000}\n-----END SSH SIGNATURE-----\n", re.ASCII
+)
 DIGEST: Final = 32  # hex characters at the end of an id
 
 
@@ -92,11 +96,27 @@ class Mark:
         return _dump({self.kind: self.id, "at": self.at, "office": self.office}) + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """That somebody has signed the line of the message `id`: the signature as ssh-keygen(1) writes it."""
+
+    id: str
+    signature: str
+
+    def __post_init__(self) -> None:
+        if not _ARMOUR.fullmatch(self.signature):
+            raise ValueError("no SSH signature")
+
+    def line(self) -> bytes:
+        """Return its line."""
+        return _dump({_SIGNED: self.id, "signature": self.signature}) + b"\n"
+
+
 def _dump(fields: Mapping[str, Any], *, sort: bool = False) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=sort, allow_nan=False).encode("ascii")
 
 
-def decode(line: bytes) -> Letter | Mark:
+def decode(line: bytes) -> Letter | Mark | Signature:
     """Read a line.
 
     Raises:
@@ -106,13 +126,19 @@ def decode(line: bytes) -> Letter | Mark:
         fields = json.loads(line)
         if not isinstance(fields, dict):
             raise ValueError("no object")  # noqa: TRY004
-        found = _mark(fields) if READ in fields or UNREAD in fields else _letter(fields)
+        found = _decode(fields)
         same = found.line() == line
     except (ValueError, RecursionError, binascii.Error, KeyError, TypeError) as fault:
         raise ValueError(f"not a line of mail: {type(fault).__name__}: {fault}") from fault
     if not same:
         raise ValueError("not a line of mail: it is not in the one form that lines have, or its id is not its own")
     return found
+
+
+def _decode(fields: dict[str, Any]) -> Letter | Mark | Signature:
+    if _SIGNED in fields:
+        return Signature(_text(fields, _SIGNED), _text(fields, "signature"))
+    return _mark(fields) if READ in fields or UNREAD in fields else _letter(fields)
 
 
 def _mark(fields: dict[str, Any]) -> Mark:
@@ -153,10 +179,11 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a set of lines says: messages and last marks, by id. Either may come without the other."""
+    """What a set of lines says: messages, last marks and signatures, by id. Each may come without the others."""
 
     letters: dict[str, Letter]
     marks: dict[str, Mark]
+    signatures: dict[str, frozenset[str]]
 
     def unread(self) -> list[Letter]:
         """Return the messages that nobody has read, in the order in which they were sent."""
@@ -177,13 +204,16 @@ def state(lines: Iterable[bytes]) -> State:
     """
     letters: dict[str, Letter] = {}
     marks: dict[str, Mark] = {}
+    signatures: dict[str, frozenset[str]] = {}
     for line in lines:
         found = decode(line)
         if isinstance(found, Letter):
             letters[found.id] = found
+        elif isinstance(found, Signature):
+            signatures[found.id] = signatures.get(found.id, frozenset()) | {found.signature}
         elif found.id not in marks or _rank(marks[found.id]) < _rank(found):
             marks[found.id] = found
-    return State(letters, marks)
+    return State(letters, marks, signatures)
 
 
 def _rank(mark: Mark) -> tuple[int, str, str, str]:

@@ -19,9 +19,9 @@ from postmaster.office import Office
 def carry(office: Office, remotes: tuple[str, ...], accept: tuple[str, ...], verbose: bool, as_json: bool) -> int:
     """Exchange mail with the offices that post-office.yml names (`remotes`), one pass. Route before it and after it.
 
-    Exit codes: 0 done, 65 no such remote, 69 no git, 73/74 the disk refused, 75 a remote does not answer (it is tried
-    again, ever more rarely), 76 a remote looks wrong: nothing of it was merged or pushed; 78 no usable office,
-    registry or settings.
+    Exit codes: 0 done, 65 no such remote, 69 no git or ssh-keygen, 73/74 the disk refused, 75 a letter was not taken,
+    or a remote does not answer (it is tried again, ever more rarely), 76 a remote looks wrong: nothing of it was
+    merged or pushed; 78 no usable office, registry or settings.
 
     \b
     Example:
