@@ -14,7 +14,7 @@ from postmaster.directory import listing, open_view, passes, registration, reply
 from postmaster.directory.readers import find_reader
 from postmaster.directory.replying import Answer
 from postmaster.errors import BadData, PostmasterError, UsageProblem
-from postmaster.office import Office
+from postmaster.office import Office, visible
 from postmaster.registry import compiled, flows
 from postmaster.settings import load_settings
 from postmaster.submission import Submitted
@@ -155,22 +155,19 @@ class Desk:
 
     def read(self, name: str) -> Data:
         """Return one message with its body. It stays where it is. Raises BadData: no such message."""
-        agent = self.me()
-        item = reading.find_message(self.office, agent, name)
-        if item.kind is not None:
-            raise BadData(f"{item.shown}: it is {item.kind}, not a message; it is not opened")
-        item, content = reading.load_wherever(agent.inbox, item, MOST_BODY + message.HEAD_BYTES)
-        found = excerpts.describe_content(content)
-        return {"folder": item.folder, "file": excerpts.place(self.office, agent, item)["file"], **found}
+        item, content = self._open(name)
+        return {"folder": item.folder, "file": visible(item.name), **excerpts.describe_content(content)}
 
     def raw(self, name: str) -> str:
         """Return one message as it is; bytes that are not UTF-8 as escapes. Raises BadData: no such message."""
+        return self._open(name)[1].raw.decode("utf-8", "backslashreplace")
+
+    def _open(self, name: str) -> tuple[reading.Name, reading.Message]:
         agent = self.me()
         item = reading.find_message(self.office, agent, name)
         if item.kind is not None:
             raise BadData(f"{item.shown}: it is {item.kind}, not a message; it is not opened")
-        _, content = reading.load_wherever(agent.inbox, item, MOST_BODY + message.HEAD_BYTES)
-        return content.raw.decode("utf-8", "backslashreplace")
+        return reading.load_wherever(agent.inbox, item, MOST_BODY + message.HEAD_BYTES)
 
     def acknowledge(self, names: Sequence[str]) -> Data:
         """Move messages to read/; all or none if one is unknown. Raises BadData."""

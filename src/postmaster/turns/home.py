@@ -87,10 +87,6 @@ class Home:
         """Tell whether anything that a turn has started runs, without waiting."""
         return is_held(self.running_file)
 
-    def is_busy(self) -> bool:
-        """Tell whether a turn is under way, without waiting."""
-        return is_held(self.lock_file) or self.is_running()
-
 
 def state_of(found: dict[str, Any]) -> State:
     """Return the state that `asdict` gave."""

@@ -185,7 +185,7 @@ def _row(office: Office, one: Instance) -> dict[str, Any]:
         "address": one.address,
         "class": one.class_id,
         "state": one.state,
-        "busy": home.is_busy(),
+        "busy": office.is_in_turn(one.id),
         "unread": len(waiting),
         "next_message": visible(first) or None,
         "attempts": attempts,
