@@ -20,6 +20,7 @@ from postmaster.errors import BadData, DiskFault, Missing
 from postmaster.remotes import Remote
 
 INBOX: Final = "refs/postmaster/inbox/"
+ENTITY: Final = "refs/postmaster/entity/"
 _NOTHING: Final = "0" * 40
 _OID: Final = re.compile(r"[0-9a-f]{40}")
 _LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
@@ -75,6 +76,21 @@ class Inbox:
     def name(self) -> str:
         """The encoded address: the last part of its refs."""
         return remotes.encode(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """The ref of an agent's transcript. It is in no refspec: nothing can fetch or push it."""
+
+    address: str
+
+    def __post_init__(self) -> None:
+        remotes.encode(self.address)
+
+    @property
+    def ref(self) -> str:
+        """Its name."""
+        return ENTITY + remotes.encode(self.address)
 
 
 class Unreachable(Exception):
@@ -145,6 +161,10 @@ class Git:
 
     # -- the repository ----------------------------------------------------------------------------------------
 
+    def exists(self) -> bool:
+        """Tell whether the repository is there."""
+        return os.path.exists(os.path.join(self._directory, "HEAD"))
+
     def make(self) -> None:
         """Make the repository if it is not there."""
         os.makedirs(os.path.dirname(self._directory), exist_ok=True)
@@ -153,11 +173,12 @@ class Git:
     def clear_locks(self) -> None:
         """Remove the locks of refs that a git which was killed has left; to be called when no carrier runs.
 
-        Only somebody who pushes into this repository can hold one then, of an inbox, and not for long.
+        Only somebody who pushes into this repository can hold one then, of an inbox, or who writes a transcript, and
+        not for long.
         """
         now = time.time()
         for folder, _, names in os.walk(os.path.join(self._directory, "refs", "postmaster")):
-            shared = os.path.join(self._directory, INBOX).rstrip("/") == folder
+            shared = folder in (os.path.join(self._directory, one).rstrip("/") for one in (INBOX, ENTITY))
             for name in names:
                 path = os.path.join(folder, name)
                 if name.endswith(".lock") and (not shared or _age(path, now) > _LOCK_SECONDS):
@@ -194,6 +215,16 @@ class Git:
         """Tell whether `new` holds all of the history of `old`."""
         return self._run(["merge-base", "--is-ancestor", old.hex, new.hex]).returncode == 0
 
+    def history(self, head: Oid) -> list[tuple[Oid, int]]:
+        """Return the commits of a linear history, the newest first, with their times (seconds since the epoch)."""
+        listed = self._must("log", "--first-parent", "--format=%H %ct", head.hex, "--")
+        return [(Oid(row.split(" ")[0]), int(row.split(" ")[1])) for row in listed.decode("ascii").splitlines()]
+
+    def files(self, commits: Sequence[Oid], name: str) -> list[bytes]:
+        """Return the content of the file `name` in each of these commits."""
+        asked = "".join(f"{commit.hex}:{name}\n" for commit in commits).encode()
+        return _contents(self._must("cat-file", "--batch", data=asked), len(commits)) if commits else []
+
     def entries(self, tree: Oid) -> dict[str, tuple[str, Oid]]:
         """Return what a tree or commit holds at its top: name -> (mode, id)."""
         found = {}
@@ -224,16 +255,8 @@ class Git:
         """Return the contents of files."""
         if not oids:
             return []
-        out = self._must("cat-file", "--batch", data="".join(f"{oid.hex}\n" for oid in oids).encode())
-        found, at = [], 0
-        for oid in oids:
-            end = out.index(b"\n", at)
-            name, kind, size = out[at:end].split(b" ")
-            if name.decode() != oid.hex or kind != b"blob":
-                raise BadData(f"{oid.hex} is no file of mail")
-            found.append(out[end + 1 : end + 1 + int(size)])
-            at = end + 2 + int(size)
-        return found
+        asked = "".join(f"{oid.hex}\n" for oid in oids).encode()
+        return _contents(self._must("cat-file", "--batch", data=asked), len(oids))
 
     def sizes(self, oids: Sequence[Oid]) -> int:
         """Return how many bytes files hold together."""
@@ -285,6 +308,20 @@ class Git:
             raise Missing("git is not installed; mail between offices needs it (apt install git)") from fault
         except subprocess.TimeoutExpired as fault:
             raise Unreachable(f"no end after {_SECONDS:g} seconds") from fault
+
+
+def _contents(out: bytes, number: int) -> list[bytes]:
+    """Return the files in an answer of `cat-file --batch`. Raises BadData if one of them is none."""
+    found, at = [], 0
+    for _ in range(number):
+        end = out.index(b"\n", at)
+        name, _, rest = out[at:end].partition(b" ")
+        kind, _, size = rest.partition(b" ")
+        if kind != b"blob":
+            raise BadData(f"{name.decode('utf-8', 'backslashreplace')} is no file in the mail repository")
+        found.append(out[end + 1 : end + 1 + int(size)])
+        at = end + 2 + int(size)
+    return found
 
 
 def _age(path: str, now: float) -> float:

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "turns": ("turns", "turns", "List who takes turns, and how they went."),
     "screen": ("screen", "screen", "Show the office as a web page, for people."),
     "mcp": ("mcp", "mcp", "Serve an agent its mail as MCP tools."),
+    "transcript": ("transcript", "transcript", "Keep an agent's own transcript."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
 }
