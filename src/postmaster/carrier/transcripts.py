@@ -6,6 +6,7 @@ read and no other, so that of two at once one follows the other and none is lost
 """
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from postmaster.office import Office
 MOST_BYTES: Final = 16 * 1024 * 1024  # of one entry
 _FILE: Final = "entry"
 _ATTEMPTS: Final = 20  # to follow others who append at the same time
+_PAUSE: Final = 0.05  # seconds
 _READ_AT_ONCE: Final = 100
 
 
@@ -51,7 +53,7 @@ class Transcript:
             raise BadData("an entry that says nothing is not kept")
         if len(content) > MOST_BYTES:
             raise BadData(f"an entry of {len(content)} bytes; at most {MOST_BYTES} are kept: write a file, and name it")
-        self._git.make()
+        self._make()
         tree = self._git.write_tree({_FILE: ("100644", self._git.write_blob(content))})
         for attempt in range(_ATTEMPTS):
             head = self._head()
@@ -79,6 +81,15 @@ class Transcript:
         for start in range(0, len(entries), _READ_AT_ONCE):
             part = entries[start : start + _READ_AT_ONCE]
             yield from self._git.files([Oid(one.commit) for one in part], _FILE)
+
+    def _make(self) -> None:
+        """Make the repository; of two that do so at the same time, one is refused for a moment."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._git.make()
+            except DiskFault:
+                time.sleep(_PAUSE)
+        return self._git.make()
 
     def _head(self) -> Oid | None:
         return self._git.refs().get(self._entity.ref) if self._git.exists() else None
