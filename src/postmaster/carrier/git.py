@@ -166,7 +166,13 @@ class Git:
         return os.path.exists(os.path.join(self._directory, "HEAD"))
 
     def make(self) -> None:
-        """Make the repository if it is not there."""
+        """Make the repository if it is not there, or not whole."""
+        try:
+            with open(os.path.join(self._directory, "config"), "rb") as stream:
+                if self.exists() and b"bare = true" in stream.read():
+                    return  # git init would lock its settings for a moment, and others may do so too
+        except FileNotFoundError:
+            pass
         os.makedirs(os.path.dirname(self._directory), exist_ok=True)
         self._must("init", "--quiet", "--bare", "--template=", "--object-format=sha1", self._directory)
 
