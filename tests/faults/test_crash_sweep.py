@@ -61,7 +61,7 @@ def test_an_error_anywhere(sweep_of: Get, record_property: Record, kind: str, ch
     sweep = sweep_of(kind, _SCENES[kind])
     sweep.build()
     cases = [(point, error) for point in sweep.points(FALLIBLE) for error in ERRORS]
-    chosen = sample(cases, 100)[chunk::_CHUNKS]
+    chosen = sample(cases, 80)[chunk::_CHUNKS]
     record_property("errors", len(chosen))
     collect(lambda case: sweep.fail(*case), chosen)
 

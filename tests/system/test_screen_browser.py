@@ -355,6 +355,8 @@ def test_accessible(browser: Any, page: Served, office: Box, scheme: str, size: 
             opened.wait_for_selector("[data-drawn]")
             opened.wait_for_timeout(300)
         opened.screenshot(path=ARTEFACTS / f"{kind}-{name}.png")
+        if name in ("dark-desktop", "light-phone") and kind not in ("message", "flow"):
+            continue  # its colours are those of the phone, its sizes those of the other desktop
         found = axe.Axe().run(opened, options={"runOnly": {"type": "tag", "values": rules}})
         told = [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found.response["violations"]]
         assert told == [], (kind, told)

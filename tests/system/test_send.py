@@ -203,7 +203,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(subject=TEXT, note=TEXT)
 def test_any_text_survives(lab: Box, subject: str, note: str) -> None:
     """Whatever a subject or a field of one's own says, it says the same after send, route and read."""
