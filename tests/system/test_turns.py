@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -322,6 +323,109 @@ def test_a_program_may_be_in_the_home_directory(box: Box) -> None:
     ask(box, "one")
     turn(box)
     assert answers(box) == ["here\n"]
+
+
+def test_the_back_off_counts_from_the_end_of_a_turn(box: Box) -> None:
+    """A turn that takes longer than the wait is not taken again at once."""
+    declare(box, "sleep 1.2; exit 1\n", retry="1s")
+    ask(box, "one")
+    box.run("wake")
+    ended = time.time()
+    box.run("wake")
+    assert len([line for line in box.log() if line["action"] == "turn-failed"]) == 1
+    (row,) = json.loads(box.run("turns", "--json").stdout)["instances"]
+    assert row["next_try"] > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ended))
+
+
+def test_one_damaged_instance_holds_up_no_other(box: Box) -> None:
+    declare(box, "true\n", final="discard", more="instances: per-flow")
+    ask(box, "one", "flow-1")
+    ask(box, "two", "flow-2")
+    first, second = sorted(path.name for path in (box.root / "inboxes").glob("lab.worker+*"))
+    (box.root / "turns" / first).mkdir(parents=True)
+    (box.root / "turns" / first / "state.json").write_text("garbage")
+    done = box.run("wake")
+    assert done.returncode == 74 and "state.json" in done.stderr
+    assert (len(box.unread(first)), len(box.unread(second))) == (1, 0)
+    (box.root / "turns" / second / "origin.json").write_text("garbage")
+    (box.root / "turns" / first / "state.json").unlink()
+    done = box.run("wake")
+    assert done.returncode == 74 and "origin.json" in done.stderr
+    assert box.unread(first) == []
+
+
+def test_a_directory_in_the_stage_wedges_nothing(box: Box) -> None:
+    """What a command has put there that is no letter leaves too, and the router says what it thinks of it."""
+    send = "postmaster send --to human@lab.internal --type job.done --subject x --body y >&2 || exit 9\n"
+    declare(box, f'{send}mkdir "$POSTMASTER_STAGE/sub"; echo junk > "$POSTMASTER_STAGE/sub/j.md"\n', final="discard")
+    ask(box, "one")
+    turn(box)
+    assert answers(box) == ["y"]
+    assert box.outbox() == ["j.md"]  # not written to its end yet, for all that the router knows
+    assert not (box.root / "turns" / "lab.worker" / "commit.json").exists()
+
+
+def test_what_a_killed_turn_has_left_never_runs_beside_the_next(box: Box) -> None:
+    """Also where its children hold no lock, because their parent closes what they would inherit."""
+    beside = box.world / "scratch" / "beside"
+    program = box.world / "scratch" / "agent.py"
+    program.write_text(
+        "import os, subprocess\n"
+        f"loop = 'for i in 1 2 3 4 5 6 7 8; do echo $POSTMASTER_ATTEMPT >> {beside}; sleep 0.2; done'\n"
+        "subprocess.run(['sh', '-c', loop])\n"
+    )
+    declare(box, f"exec {sys.executable} {program}\n", final="discard")
+    ask(box, "one")
+    with subprocess.Popen(box.command("turn", "lab.worker"), env=box.environment(path_to_us(box))) as runner:
+        end = time.monotonic() + 20
+        while not beside.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        runner.kill()
+    turn(box)
+    said = beside.read_text().split()
+    assert said == sorted(said) and said.count("2") == 8
+
+
+def test_all_of_very_many_messages_come_in_several_turns(box: Box) -> None:
+    """The names of a turn's messages fit into one variable, whatever their number."""
+    declare(box, "exit 0\n", final="discard", more="messages_per_turn: all")
+    for number in range(900):
+        box.drop(f"{number}.md", letter(to="worker@lab.internal", from_="human@lab.internal", body=f"{number}\n"))
+    box.route()
+    for left in (True, True, False):
+        turn(box)
+        if not (unread := len(box.unread("lab.worker"))):
+            break
+        assert left and unread < 900
+    assert len(box.read("lab.worker")) == 900
+
+
+def test_of_several_messages_the_good_ones_survive_the_bad_one(box: Box) -> None:
+    """Also with one attempt: which of them was bad shows when each is taken alone."""
+    declare(box, "grep -q bad && exit 1; exit 0\n", final="discard", more="messages_per_turn: all\n    max_attempts: 1")
+    for text in ("one", "bad", "two"):
+        ask(box, text)
+    for _ in range(5):
+        box.run("turn", "lab.worker")
+    assert len(box.read("lab.worker")) == 2 and len(box.dead()) == 1
+
+
+def test_a_turn_finds_postmaster_where_the_path_is_bare(box: Box) -> None:
+    """As under cron."""
+    declare(box, "command -v python3 >&2; exec postmaster --version\n")
+    ask(box, "one")
+    done = box.run("turn", "lab.worker", env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert answers(box)[0].startswith("postmaster, version")
+
+
+def test_what_a_command_has_acknowledged_is_not_acknowledged_again(box: Box) -> None:
+    declare(box, 'postmaster ack lab.worker "$(basename "$POSTMASTER_MESSAGES")" >&2\n', final="discard")
+    ask(box, "one")
+    turn(box)
+    assert [line["action"] for line in box.log() if line["action"] in ("read", "turn-done")] == ["read", "turn-done"]
+    assert box.run("verify").returncode == 0
 
 
 def test_paused_mail_waits(box: Box) -> None:

@@ -115,15 +115,19 @@ def _drop(home: Home) -> None:
 def _send(office: Office, home: Home, ending: Ending) -> None:
     """Let the letters leave: each by one rename."""
     stage = home.stage(ending.turn)
-    folders = {os.path.dirname(name) for name in ending.letters}
+    folders = {os.path.dirname(name) for name in ending.letters} | ({""} if ending.letters else set())
     for name in ending.letters:
+        folder = os.path.dirname(name)
+        if folder and not os.path.isdir(os.path.join(office.outbox, folder)):
+            folder = ""  # no drop folder, or none any more: the router says what it thinks of the letter
         try:
-            _leave(os.path.join(stage, name), os.path.join(office.outbox, name))
+            _leave(os.path.join(stage, name), os.path.join(office.outbox, folder, os.path.basename(name)))
         except FileNotFoundError:
             if os.path.lexists(os.path.join(stage, name)):
                 raise  # it is the outbox that is missing
     for folder in folders:
-        durable.sync_directory(os.path.join(office.outbox, folder))
+        if os.path.isdir(os.path.join(office.outbox, folder)):
+            durable.sync_directory(os.path.join(office.outbox, folder))
 
 
 def _leave(staged: str, path: str) -> None:

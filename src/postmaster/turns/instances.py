@@ -7,7 +7,7 @@ On disk, below turns/<instance id>/: `disk/` (the working directory of its turns
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Union
 
@@ -89,8 +89,11 @@ def require_one(instance: Instance) -> None:
         )
 
 
-def runnable(office: Office, view: View) -> Iterator[Instance]:
+def runnable(office: Office, view: View, on_fault: Callable[[str], None]) -> Iterator[Instance]:
     """Yield every instance of an agent with `run` that is not terminated.
+
+    Args:
+        on_fault: told of an instance whose state cannot be read; the others are no worse for it.
 
     A class that has an instance for each flow takes no turns itself; any other class does, with its own mail.
     """
@@ -98,7 +101,11 @@ def runnable(office: Office, view: View) -> Iterator[Instance]:
     for agent in view.all_agents() if running else ():
         declares = agent.class_id or agent.id
         if address.fold(declares) in running:
-            found = _instance(office, agent)
+            try:
+                found = _instance(office, agent)
+            except DiskFault as fault:
+                on_fault(f"{agent.id}: {fault}")
+                continue
             if not found.has_instances:
                 yield found
 

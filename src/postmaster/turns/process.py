@@ -41,7 +41,8 @@ def run(
 ) -> Ended:
     """Run a command to its end: stdin, stdout and stderr are files of `home`, the working directory is `disk`.
 
-    Whatever it has started and left in its process group is killed when it ends.
+    Whatever it has started and left in its process group is killed when it ends; when its time is over, all that it has
+    started is.
 
     Args:
         running: the descriptor of the lock that the command and all that it starts hold.
@@ -59,6 +60,10 @@ def run(
     finally:
         _signal(child, signal.SIGKILL)  # it, and what is left of its group: its number is in use until it is reaped
         _, status = os.waitpid(child, 0)
+    if timed_out:
+        for number in _of_turn(environment.get(inside.TURN, "")):
+            with contextlib.suppress(OSError):
+                os.kill(number, signal.SIGKILL)
     return Ended(os.waitstatus_to_exitcode(status), timed_out)
 
 
@@ -66,17 +71,24 @@ def end_orphans(home: Home) -> None:
     """Kill what an earlier turn has started and runs still, though its runner is gone. The instance's lock is held.
 
     They are known by the turn in their environment (proc(5)); where that cannot be read they hold the lock until they
-    end by themselves.
+    end by themselves. A turn whose runner was killed is looked for also where nobody holds the lock: many programs
+    close what their children would inherit.
     """
-    if not home.is_running():
-        return
     state = home.read_state()
-    turn = str((state.current or state.last or {}).get("turn", ""))
+    if state.current is not None or home.is_running():
+        _end_all(str((state.current or state.last or {}).get("turn", "")), home)
+
+
+def _end_all(turn: str, home: Home) -> None:
+    """Kill every process of a turn, and wait until they have gone, for a while."""
     end = time.monotonic() + _ORPHAN_SECONDS
-    while turn and home.is_running() and time.monotonic() < end:
-        for number in _of_turn(turn):
+    while turn and time.monotonic() < end:
+        found = _of_turn(turn)
+        for number in found:
             with contextlib.suppress(OSError):
                 os.kill(number, signal.SIGKILL)
+        if not found and not home.is_running():
+            return
         time.sleep(0.02)
 
 

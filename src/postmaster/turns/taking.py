@@ -1,6 +1,7 @@
 """Taking one turn of one instance: the messages, the command, the end."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ DONE: Final = "turn-done"
 FAILED: Final = reasons.TURN_FAILED  # also the reason of a message that failed too often
 
 _NAME_BYTES: Final = 200  # of a dead letter: below NAME_MAX, with room for what free_pair adds
+_MOST_NAMES: Final = 96 * 1024  # bytes of all paths of a turn's messages: one variable has at most 128 KiB (execve(2))
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 5
 _TAIL_CHARACTERS: Final = 800
@@ -162,8 +164,12 @@ class _Turn:
         waiting = unread(self._instance.inbox)
         if not self._rules.all_messages or any(name in self._state.attempts for name in waiting):
             waiting = waiting[:1]
-        found = []
+        found: list[_Letter] = []
+        room = _MOST_NAMES
         for name in waiting:
+            room -= len(os.fsencode(self._instance.inbox)) + len(os.fsencode(name)) + 16
+            if found and room < 0:
+                break  # the next turn gets the others
             try:
                 content = reading.load(os.path.join(self._instance.inbox, maildir.UNREAD, name))
             except FileNotFoundError:
@@ -201,7 +207,8 @@ class _Turn:
         return attempt
 
     def _count(self, one: _Letter) -> str:
-        return f"attempt {self._state.attempts[one.name][0]} of {self._rules.max_attempts}"
+        number = self._state.attempts[one.name][0]
+        return f"attempt {number} of {max(number, self._rules.max_attempts)}"
 
     def _write_stdin(self, letters: Sequence[_Letter]) -> None:
         """Write what the command reads: for each message its thread, its sender, `---`, its text."""
@@ -221,6 +228,7 @@ class _Turn:
     def _environment(self, letters: Sequence[_Letter], attempt: int, stage: str) -> dict[str, str]:
         found = {name: value for name, value in os.environ.items() if name not in inside.VARIABLES}
         folder = os.path.join(self._instance.inbox, maildir.UNREAD)
+        found["PATH"] = f"{found.get('PATH', os.defpath)}:{os.path.dirname(sys.executable)}"  # `postmaster` is there
         found |= {
             ENVIRONMENT: self._office.root,
             inside.AGENT: self._instance.address,
@@ -253,13 +261,15 @@ class _Turn:
         sent = list(ending.staged(stage))
         read = os.path.join(self._instance.inbox, maildir.READ)
         guarded(durable.make_directories, read)
-        reads = [(one.name, maildir.free_name(read, one.name)) for one in letters]
+        there = set(maildir.messages(self._instance.inbox, maildir.UNREAD))
+        kept = [one for one in letters if one.name in there]  # the others the command has acknowledged itself
+        reads = [(one.name, maildir.free_name(read, one.name)) for one in kept]
         said = f"sent {len(sent)}" if sent else "sent nothing"
         said += f"; no final message: {silent}" if silent else ""
         detail = f"{exit_}, {seconds:.1f} s, {said}, turn {self._id}"
         lines = [
             {**self._about(one), "time": self._now(), "action": reading.READ, "path": self._shown(maildir.READ, target)}
-            for one, (_, target) in zip(letters, reads, strict=True)
+            for one, (_, target) in zip(kept, reads, strict=True)
         ]
         lines += self._lines(letters, DONE, lambda one: f"{self._count(one)}: {detail}")
         self._commit(letters, lines, "done", exit_, letters_=sent, reads=reads)
@@ -273,7 +283,10 @@ class _Turn:
         for one in letters:
             detail = f"{self._count(one)}: {exit_}, turn {self._id}{tail}"
             lines += self._lines([one], FAILED, lambda _, detail=detail: detail)  # type: ignore[misc]
-            if attempts[one.name][0] >= self._rules.max_attempts:
+            number = attempts[one.name][0]
+            wait = turn_rules.delay(number, self._first_delay)  # from its end: it may have taken longer than that
+            attempts[one.name] = (number, self._clock() + int(wait * 10**9))
+            if number >= self._rules.max_attempts and len(letters) == 1:  # of several nobody knows which one it was
                 record = self._dead(one, detail)
                 lines.append(record)
                 dead.append((one.name, os.path.basename(record["path"]), refusals.reason_file([record]).decode()))

@@ -68,17 +68,26 @@ def _take(office: Office, due: Due, first_delay: float, *, hold_back: bool) -> T
     return taking.take(office, due.instance, due.rules, first_delay=first_delay, finish=finish, hold_back=hold_back)
 
 
-def due(office: Office, now_ns: int) -> Iterator[Due]:
-    """Yield every instance that has unread mail whose time has come, and is not paused."""
+def due(office: Office, now_ns: int, on_fault: Callable[[str], None]) -> Iterator[Due]:
+    """Yield every instance that has unread mail whose time has come, and is not paused.
+
+    Args:
+        on_fault: told of an instance whose state cannot be read; the others have their turns.
+    """
     with open_view(office) as view:
         rules: dict[str, Rules | None] = {}
-        for one in instances.runnable(office, view):
+        for one in instances.runnable(office, view, on_fault):
             if one.class_id not in rules:
                 rules[one.class_id] = turn_rules.rules_of(view.entry(one.class_id) or {})
             known = rules[one.class_id]
-            is_active = known is not None and one.state == instances.ACTIVE
-            if is_active and taking.has_work(one, Home(office, one.id), now_ns):
-                assert known is not None
+            if known is None or one.state != instances.ACTIVE:
+                continue
+            try:
+                has_work = taking.has_work(one, Home(office, one.id), now_ns)
+            except (DiskFault, OSError) as fault:
+                on_fault(f"{one.id}: {fault}")
+                continue
+            if has_work:
                 yield Due(one, known)
 
 
@@ -116,7 +125,12 @@ def wake(
     first_delay = load_settings(office).turn_retry_seconds
     woken = Woken(Counter())
     children: set[int] = set()
-    for one in list(due(office, clock())):
+
+    def damaged(text: str) -> None:
+        woken.faults += 1
+        on_fault(text)
+
+    for one in list(due(office, clock(), damaged)):
         if deadline is not None and time.monotonic() >= deadline:
             break
         if len(children) >= jobs:
@@ -165,7 +179,7 @@ def survey(office: Office) -> dict[str, Any]:
     office.require()
     answer: dict[str, Any] = {"office": office.root, "instances": [], "problems": []}
     with open_view(office, write=False) as view:
-        for one in instances.runnable(office, view):
+        for one in instances.runnable(office, view, answer["problems"].append):
             try:
                 answer["instances"].append(_row(office, one))
             except (DiskFault, CannotCreate, OSError) as fault:
