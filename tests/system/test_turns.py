@@ -420,12 +420,32 @@ def test_a_turn_finds_postmaster_where_the_path_is_bare(box: Box) -> None:
     assert answers(box)[0].startswith("postmaster, version")
 
 
-def test_what_a_command_has_acknowledged_is_not_acknowledged_again(box: Box) -> None:
-    declare(box, 'postmaster ack lab.worker "$(basename "$POSTMASTER_MESSAGES")" >&2\n', final="discard")
+def test_a_command_cannot_acknowledge_what_it_is_dealing_with(box: Box) -> None:
+    """`ack` refuses; one that moves the message by hand has acknowledged it, once."""
+    declare(box, 'postmaster ack lab.worker "$(basename "$POSTMASTER_MESSAGES")" && exit 9; exit 1\n', final="discard")
     ask(box, "one")
+    assert "acknowledges its messages itself" in turn(box, check=75)["detail"]
+    declare(box, 'mv "$POSTMASTER_MESSAGES" "$(dirname "$POSTMASTER_MESSAGES")/../read/"\n', final="discard")
     turn(box)
-    assert [line["action"] for line in box.log() if line["action"] in ("read", "turn-done")] == ["read", "turn-done"]
+    assert [line["action"] for line in box.log() if line["action"] in ("read", "turn-done")] == ["turn-done"]
+    assert len(box.read("lab.worker")) == 1
     assert box.run("verify").returncode == 0
+
+
+@pytest.mark.parametrize("what", ["ln -s {victim} {stage}", "true", "touch {stage}"])
+@pytest.mark.parametrize("stage", ['"$POSTMASTER_STAGE"', '"$(dirname "$POSTMASTER_STAGE")"'])
+def test_another_thing_in_the_place_of_the_stage_moves_nothing(box: Box, what: str, stage: str) -> None:
+    """No link is followed: what it leads to stays, the turn has failed, and the next one is taken as ever."""
+    victim = box.world / "victim"
+    (victim / "empty").mkdir(parents=True)
+    (victim / "private.md").write_text("not mail")
+    ruin = what.format(victim=victim, stage=stage)
+    declare(box, f"[ $POSTMASTER_ATTEMPT = 1 ] || exit 0; rm -rf {stage}; {ruin}\n", final="discard")
+    ask(box, "one")
+    assert "is gone" in turn(box, check=75)["detail"]
+    turn(box)
+    assert sorted(path.name for path in victim.iterdir()) == ["empty", "private.md"]
+    assert box.outbox() == [] and len(box.read("lab.worker")) == 1
 
 
 def test_paused_mail_waits(box: Box) -> None:

@@ -15,6 +15,7 @@ from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
 from postmaster.reading import Message, Moved
 from postmaster.settings import load_settings
+from postmaster.turns import inside
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 _SHOWN_TEXT = 60
@@ -164,6 +165,9 @@ def _move_all(office: Office, agent: str, msgs: tuple[str, ...], destination: st
     reader.require_live()
     found = reader.agent
     items = {reading.find_message(office, found, msg): None for msg in msgs}
+    turn = inside.current(office, immediately=True)
+    if turn is not None and destination == maildir.READ:
+        turn.require_unfinished(found.id, [item.name for item in items])
     moved: list[Moved] = []
     try:
         for item in items:

@@ -175,6 +175,9 @@ class Desk:
         items = {reading.find_message(self.office, agent, name): None for name in names}
         if not items:
             raise UsageProblem("`messages` names none")
+        turn = inside.current(self.office, immediately=True)
+        if turn is not None:
+            turn.require_unfinished(agent.id, [item.name for item in items])
         moved = [reading.move(self.office, agent, item, maildir.READ) for item in items]
         return {
             "messages": [{"file": one.file, "already": one.already, **excerpts.fields(one.message)} for one in moved]

@@ -115,6 +115,8 @@ def _drop(home: Home) -> None:
 def _send(office: Office, home: Home, ending: Ending) -> None:
     """Let the letters leave: each by one rename."""
     stage = home.stage(ending.turn)
+    if not is_stage(stage):  # they have left, all of them, or somebody has taken it away since
+        return
     folders = {os.path.dirname(name) for name in ending.letters} | ({""} if ending.letters else set())
     for name in ending.letters:
         folder = os.path.dirname(name)
@@ -219,6 +221,9 @@ def open_stage(office: Office, home: Home, turn: str) -> str:
 def drop_stages(home: Home) -> None:
     """Drop what no ended turn has sent. What cannot be removed is litter and goes with the next turn."""
     try:
+        if not stat.S_ISDIR(os.lstat(home.staged).st_mode):  # a link leads to what is not ours
+            os.unlink(home.staged)
+            return
         for name in os.listdir(home.staged):
             os.rmdir(home.stage(name))
         os.rmdir(home.staged)
@@ -228,6 +233,14 @@ def drop_stages(home: Home) -> None:
         import shutil  # late: it takes as long to load as all of this turn
 
         shutil.rmtree(home.staged, ignore_errors=True)
+
+
+def is_stage(stage: str) -> bool:
+    """Tell whether a stage is what was made: a directory. The command could put anything in its place, a link too."""
+    try:
+        return stat.S_ISDIR(os.lstat(stage).st_mode) and stat.S_ISDIR(os.lstat(os.path.dirname(stage)).st_mode)
+    except OSError:
+        return False
 
 
 def staged(stage: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What a command knows inside a turn: who it is and where its mail waits, from the environment. Light."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,11 @@ class Inside:
     def is_called(self, name: str) -> bool:
         """Tell whether `name` is the id or the address of the instance."""
         return fold(name) in (fold(self.agent_id), fold(self.address))
+
+    def require_unfinished(self, agent_id: str, names: Collection[str]) -> None:
+        """Raise UsageProblem if one of an agent's messages (file names) is being dealt with in this very turn."""
+        if self.is_called(agent_id) and not set(self.messages).isdisjoint(names):
+            raise UsageProblem("a turn that succeeds acknowledges its messages itself, and one that fails must not")
 
     def the_message(self) -> str:
         """Return the file name of the one message that the turn was given.

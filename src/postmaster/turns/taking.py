@@ -151,6 +151,8 @@ class _Turn:
         )
         if ended.code != 0 or ended.timed_out:
             return self._failed(letters, ended.shown, self._tail())
+        if not ending.is_stage(stage):
+            return self._failed(letters, "exit 0, but what it was to send is gone ($POSTMASTER_STAGE)", self._tail())
         try:
             silent = self._final_message(letters[0], stage)
         except PostmasterError as fault:
