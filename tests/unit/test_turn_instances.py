@@ -63,11 +63,12 @@ def test_rules_have_defaults() -> None:
 
 def test_runnable(office: Office) -> None:
     """The single one, and each instance for a flow that is there; no class, nobody without `run`, no archived one."""
+    faults: list[str] = []
     key = per_flow.key("f")
     put(office, f"flow+{key}", "m", "f")
     put(office, "flow+nokey", "m", "f")
     with open_view(office) as view:
-        found = list(instances.runnable(office, view))
+        found = list(instances.runnable(office, view, faults.append))
     assert [(one.id, one.class_id, one.state) for one in found] == [
         ("one", "one", "active"),
         (f"flow+{key}", "flow", "active"),
@@ -77,7 +78,8 @@ def test_runnable(office: Office) -> None:
     os.makedirs(office.archive)
     Path(office.archived_claim(f"flow+{key}")).write_text("{}")
     with open_view(office) as view:
-        assert [one.id for one in instances.runnable(office, view)] == ["one"]
+        assert [one.id for one in instances.runnable(office, view, faults.append)] == ["one"]
+        assert faults == []
         assert instances.find(office, view, f"flow+{key}").state == "terminated"
 
 
