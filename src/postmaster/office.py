@@ -52,6 +52,7 @@ class Office:
         self.nudges = os.path.join(self.private, "nudges")
         self.nudges_lock = os.path.join(self.private, "nudges.lock")
         self.carrier = os.path.join(root, "carrier")  # mail for other offices, and what the carrier knows of them
+        self.mail_repository = os.path.join(self.carrier, "mail.git")
         self.carrier_lock = os.path.join(self.private, "carrier.lock")
         self.history = os.path.join(self.private, "history.sqlite")
 

@@ -5,7 +5,6 @@ before it leaves the queue. `carrier/unfinished` stands while a pass is at work;
 or a letter is there before it makes it again (docs/carrier.md).
 """
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -102,13 +101,12 @@ class _Pass:
         self._notes = Notes(office)
         self._known = Remotes(settings.remotes)
         self._keys = Keys(office, settings.remotes)
-        directory = os.path.join(office.carrier, "mail.git")
-        self._git = Git(directory, settings.remotes)
+        self._git = Git(office.mail_repository, settings.remotes)
         self._notes.clear()
         unfinished = self._notes.read(_UNFINISHED)
         self._since: tuple[int, int] | None = (int(unfinished[0]), int(unfinished[1])) if unfinished else None
         if self._since is None:
-            new = not os.path.exists(os.path.join(directory, "HEAD"))
+            new = not self._git.exists()
             self._notes.write(_UNFINISHED, [0, 0] if new else delivery_log.position(office))
             self._since = (0, 0) if new else None
         self._git.make()
@@ -144,7 +142,7 @@ class _Pass:
             try:
                 segments.check(self._git, self._refs.get(handed), tip)
             except Odd as fault:
-                self.done.problems.append(f"{ref} in {self._office.shown(self._office.carrier)}/mail.git: {fault}")
+                self.done.problems.append(f"{ref} in {self._office.shown(self._office.mail_repository)}: {fault}")
                 continue
             self._hand_in(segments.fresh(self._git, self._refs.get(handed), tip), mailbox, None)
             changes.append((handed, tip, self._refs.get(handed)))

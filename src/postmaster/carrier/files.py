@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from postmaster.composition import RESERVED, Draft, compose
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.header import Refused
+from postmaster.locks import locked
 from postmaster.office import Office
 from postmaster.remotes import Stated
 
@@ -33,19 +33,8 @@ def alone(office: Office) -> Iterator[bool]:
         CannotCreate: there can be no lock.
     """
     office.make_private()
-    try:
-        descriptor = os.open(office.carrier_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as fault:
-        raise CannotCreate(f"{office.carrier_lock}: {fault.strerror}") from fault
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
+    with locked(office.carrier_lock) as descriptor:
+        yield descriptor is not None
 
 
 class Notes:

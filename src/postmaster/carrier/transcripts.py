@@ -5,7 +5,6 @@
 read and no other, so that of two at once one follows the other and none is lost. The carrier has no refspec for it.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,9 +36,8 @@ class Transcript:
     """The transcript of one agent."""
 
     def __init__(self, office: Office, agent: Agent) -> None:
-        self._git = Git(os.path.join(office.carrier, "mail.git"), ())
+        self._git = Git(office.mail_repository, ())
         self._entity = Entity(agent.address)
-        self._agent = agent
 
     def append(self, content: bytes) -> Entry:
         """Add an entry, durably.
@@ -65,17 +63,13 @@ class Transcript:
                     raise
                 time.sleep(_PAUSE)  # another holds the ref, or has moved it; what is wrong with a disk stays wrong
                 continue
-            return self.entries()[-1]
+            return self._entries(commit)[-1]
         raise AssertionError("the last attempt returns or raises")
 
     def entries(self) -> list[Entry]:
         """Return what there is, oldest first; nothing if there is no transcript."""
         head = self._head()
-        found = self._git.history(head) if head is not None else []
-        found.reverse()
-        return [
-            Entry(oid.hex, number, times.timestamp(seconds * 10**9)) for number, (oid, seconds) in enumerate(found, 1)
-        ]
+        return self._entries(head) if head is not None else []
 
     def contents(self, entries: list[Entry]) -> Iterator[bytes]:
         """Yield the content of entries, byte for byte. Raises BadData: the history is not one of entries."""
@@ -91,6 +85,12 @@ class Transcript:
             except DiskFault:
                 time.sleep(_PAUSE)
         return self._git.make()
+
+    def _entries(self, head: Oid) -> list[Entry]:
+        found = reversed(self._git.history(head))
+        return [
+            Entry(oid.hex, number, times.timestamp(seconds * 10**9)) for number, (oid, seconds) in enumerate(found, 1)
+        ]
 
     def _head(self) -> Oid | None:
         return self._git.refs().get(self._entity.ref) if self._git.exists() else None

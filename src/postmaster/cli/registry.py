@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from postmaster.cli.answers import echo_json
-from postmaster.cli.app import say
+from postmaster.cli.app import printable, say
 from postmaster.directory import note_nudges, taken_names
 from postmaster.errors import BadData
 from postmaster.office import Office
 from postmaster.registry import compiled, flows, lint, schema, source
 from postmaster.registry import merge as merging
 from postmaster.registry.merge import MergeReport
-from postmaster.registry.source import Problem, printable
+from postmaster.registry.source import Problem
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster.office import Office, visible
+from postmaster.printable import printable
 from postmaster.registry import schema, source
 from postmaster.registry.source import Document, Path, Problem
 from postmaster.registry.view import Entry
@@ -89,7 +90,7 @@ def load(office: Office) -> Loaded:
 
 
 def _load_file(path: str, office: Office, loaded: Loaded) -> None:
-    shown = source.printable(office.shown(path))
+    shown = printable(office.shown(path))
     try:
         raw, _ = source.read_file(path, source.MAX_DECLARATION_BYTES)
     except (OSError, ValueError) as fault:

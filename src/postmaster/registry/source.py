@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster.errors import ConfigurationFault
+from postmaster.printable import printable
 
 MAX_DECLARATION_BYTES: Final = 1024 * 1024
 
@@ -59,11 +60,6 @@ class Document:
         """Return ``file:line`` of the value at `path`."""
         found = self.problem(path, "")
         return f"{found.file}:{found.line}" if found.line else found.file
-
-
-def printable(text: str) -> str:
-    """Return `text` without characters that move a terminal's cursor or are no characters at all."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def fault(summary: str, problems: Iterable[Problem]) -> ConfigurationFault:

@@ -6,18 +6,16 @@ turn that is under way, and the last one; `commit.json` a turn that has ended an
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from postmaster import durable, maildir
-from postmaster.errors import CannotCreate, DiskFault
+from postmaster.errors import DiskFault
+from postmaster.locks import locked
 from postmaster.office import Office, is_held
-
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(slots=True)
@@ -105,29 +103,6 @@ def unread(inbox: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # acknowledged by hand just now
             found.append((os.lstat(os.path.join(inbox, maildir.UNREAD, name)).st_mtime_ns, name))
     return [name for _, name in sorted(found)]
-
-
-@contextlib.contextmanager
-def locked(path: str) -> Iterator[int | None]:
-    """Hold a lock file, or get None if another has it; the descriptor is close-on-exec.
-
-    Raises:
-        CannotCreate: there can be no such file.
-    """
-    try:
-        durable.make_directories(os.path.dirname(path))
-        descriptor = os.open(path, _FLAGS, 0o600)
-    except OSError as fault:
-        raise CannotCreate(f"{path}: {fault.strerror}") from fault
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

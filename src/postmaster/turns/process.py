@@ -61,9 +61,7 @@ def run(
         _signal(child, signal.SIGKILL)  # it, and what is left of its group: its number is in use until it is reaped
         _, status = os.waitpid(child, 0)
     if timed_out:
-        for number in _of_turn(environment.get(inside.TURN, "")):
-            with contextlib.suppress(OSError):
-                os.kill(number, signal.SIGKILL)
+        _kill_turn(environment.get(inside.TURN, ""))
     return Ended(os.waitstatus_to_exitcode(status), timed_out)
 
 
@@ -83,13 +81,18 @@ def _end_all(turn: str, home: Home) -> None:
     """Kill every process of a turn, and wait until they have gone, for a while."""
     end = time.monotonic() + _ORPHAN_SECONDS
     while turn and time.monotonic() < end:
-        found = _of_turn(turn)
-        for number in found:
-            with contextlib.suppress(OSError):
-                os.kill(number, signal.SIGKILL)
-        if not found and not home.is_running():
+        if not _kill_turn(turn) and not home.is_running():
             return
         time.sleep(0.02)
+
+
+def _kill_turn(turn: str) -> int:
+    """Kill every process of a turn; return how many there were."""
+    found = _of_turn(turn)
+    for number in found:
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+    return len(found)
 
 
 def _of_turn(turn: str) -> list[int]:

@@ -10,12 +10,13 @@ from typing import Any, Final
 from postmaster import delivery_log, durable, maildir, reading, reasons, refusals, times
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, DiskFault, PostmasterError, guarded
+from postmaster.locks import locked
 from postmaster.office import ENVIRONMENT, Office
 from postmaster.reading import Message
 from postmaster.turns import ending, inside, instances, process
 from postmaster.turns import rules as turn_rules
 from postmaster.turns.ending import Ending
-from postmaster.turns.home import Home, State, locked, slot, unread
+from postmaster.turns.home import Home, State, slot, unread
 from postmaster.turns.instances import Instance, Origin
 from postmaster.turns.rules import Rules
 
@@ -188,13 +189,11 @@ class _Turn:
 
     def _begin(self, letters: Sequence[_Letter]) -> int:
         """Count the attempt and log it; return its number. Counted first: a turn that kills its runner counts too."""
-        now_ns = self._clock()
         there = set(maildir.messages(self._instance.inbox, maildir.UNREAD))
         self._state.attempts = {name: one for name, one in self._state.attempts.items() if name in there}
         for one in letters:
             number = self._state.attempts.get(one.name, (0, 0))[0] + 1
-            wait = turn_rules.delay(number, self._first_delay)
-            self._state.attempts[one.name] = (number, now_ns + int(wait * 10**9))
+            self._state.attempts[one.name] = (number, self._next_try(number))
         attempt = self._state.attempts[letters[0].name][0]
         lines = self._lines(letters, STARTED, lambda one: f"{self._count(one)}, turn {self._id}")
         self._state.current = {
@@ -207,6 +206,9 @@ class _Turn:
         guarded(self._home.write_state, self._state)
         delivery_log.append(self._office, [delivery_log.encode(line) for line in lines])
         return attempt
+
+    def _next_try(self, number: int) -> int:
+        return self._clock() + int(turn_rules.delay(number, self._first_delay) * 10**9)
 
     def _count(self, one: _Letter) -> str:
         number = self._state.attempts[one.name][0]
@@ -286,8 +288,7 @@ class _Turn:
             detail = f"{self._count(one)}: {exit_}, turn {self._id}{tail}"
             lines += self._lines([one], FAILED, lambda _, detail=detail: detail)  # type: ignore[misc]
             number = attempts[one.name][0]
-            wait = turn_rules.delay(number, self._first_delay)  # from its end: it may have taken longer than that
-            attempts[one.name] = (number, self._clock() + int(wait * 10**9))
+            attempts[one.name] = (number, self._next_try(number))  # from its end: it may have taken longer than that
             if number >= self._rules.max_attempts and len(letters) == 1:  # of several nobody knows which one it was
                 record = self._dead(one, detail)
                 lines.append(record)
