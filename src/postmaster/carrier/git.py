@@ -5,9 +5,11 @@ from an address, an object id is forty hex digits. There is no function that tak
 URL or an option, so a forced push, a deletion or another ref cannot be asked for.
 """
 
+import fcntl
 import os
 import re
 import resource
+import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -166,15 +168,34 @@ class Git:
         return os.path.exists(os.path.join(self._directory, "HEAD"))
 
     def make(self) -> None:
-        """Make the repository if it is not there, or not whole."""
+        """Make the repository if it is not there. It is there as a whole or not at all, whoever else makes it.
+
+        Raises:
+            DiskFault: the disk refused.
+        """
+        if self.exists():
+            return
         try:
-            with open(os.path.join(self._directory, "config"), "rb") as stream:
-                if self.exists() and b"bare = true" in stream.read():
-                    return  # git init would lock its settings for a moment, and others may do so too
-        except FileNotFoundError:
-            pass
-        os.makedirs(os.path.dirname(self._directory), exist_ok=True)
-        self._must("init", "--quiet", "--bare", "--template=", "--object-format=sha1", self._directory)
+            self._make_whole()
+        except OSError as fault:
+            raise DiskFault(f"{fault.filename or self._directory}: {fault.strerror}; the next run tries again") from fault
+
+    def _make_whole(self) -> None:
+        home = os.path.dirname(self._directory)
+        durable.make_directories(home)
+        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # of two git inits in one place, one fails
+            if self.exists():
+                return
+            begun = self._directory + ".begun"
+            shutil.rmtree(begun, ignore_errors=True)  # what a killed one has left
+            self._must("init", "--quiet", "--bare", "--template=", "--object-format=sha1", begun)
+            durable.sync_through(begun)
+            os.rename(begun, self._directory)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def clear_locks(self) -> None:
         """Remove the locks of refs that a git which was killed has left; to be called when no carrier runs.

@@ -51,7 +51,7 @@ class Transcript:
             raise BadData("an entry that says nothing is not kept")
         if len(content) > MOST_BYTES:
             raise BadData(f"an entry of {len(content)} bytes; at most {MOST_BYTES} are kept: write a file, and name it")
-        self._make()
+        self._git.make()
         tree = self._git.write_tree({_FILE: ("100644", self._git.write_blob(content))})
         for attempt in range(_ATTEMPTS):
             head = self._head()
@@ -76,15 +76,6 @@ class Transcript:
         for start in range(0, len(entries), _READ_AT_ONCE):
             part = entries[start : start + _READ_AT_ONCE]
             yield from self._git.files([Oid(one.commit) for one in part], _FILE)
-
-    def _make(self) -> None:
-        """Make the repository; of two that do so at the same time, one is refused for a moment."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._git.make()
-            except DiskFault:
-                time.sleep(_PAUSE)
-        return self._git.make()
 
     def _entries(self, head: Oid) -> list[Entry]:
         found = reversed(self._git.history(head))
