@@ -14,7 +14,7 @@ from typing import Any, Final
 from postmaster import delivery_log, maildir, remotes, times
 from postmaster.carrier import alarms, files, lines, segments
 from postmaster.carrier.files import Counter, Notes, Waiting
-from postmaster.carrier.git import INBOX, Git, Inbox, Oid, Unreachable, Wrong
+from postmaster.carrier.git import INBOX, Change, Git, Inbox, Oid, Unreachable, Wrong
 from postmaster.carrier.lines import READ, UNREAD, Mark
 from postmaster.carrier.segments import Odd
 from postmaster.carrier.signatures import Keys, Unsigned
@@ -131,7 +131,7 @@ class _Pass:
 
     def _take_in_pushed(self) -> None:
         """Hand in what somebody has pushed into the repository of this office."""
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         for ref, tip in self._refs.items():
             mailbox = _mailbox(ref, INBOX)
             if mailbox is None or not self._is_local(mailbox):
@@ -178,7 +178,7 @@ class _Pass:
         for mailbox, mark in self._marks(records):
             found[mailbox].add(mark.line())
             self.done.marked += 1
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         day = times.timestamp(self._clock())[:10]
         kept: set[str] = set()
         unable: set[str] = set()
@@ -290,7 +290,7 @@ class _Pass:
                 f"over the limits: {count} new lines of {size} bytes; it may bring {remote.max_messages} "
                 f"(max_messages) of {remote.max_bytes} bytes (max_bytes) in one pass"
             )
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         for mailbox, (tip, fresh) in new.items():
             name = remotes.encode(mailbox)
             here = self._refs.get(INBOX + name)
@@ -344,7 +344,7 @@ class _Pass:
         domain = remotes.domain_of(mailbox)
         return domain in self._local or domain in remote.domains
 
-    def _move(self, changes: list[tuple[str, Oid | None, Oid | None]]) -> None:
+    def _move(self, changes: list[Change]) -> None:
         changes = [one for one in changes if one[1] != one[2]]
         if changes:
             self._git.move(changes)

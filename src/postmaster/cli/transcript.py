@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from postmaster.cli import transcript_copies
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable
 from postmaster.directory.readers import find_reader
@@ -120,3 +121,7 @@ def log_entries(office: Office, agent: str, as_json: bool) -> int:
     for row in rows if not as_json else ():
         click.echo(f"{row['number']:>5}  {row['time']}  {row['bytes']:>8} bytes  {printable(row['begins'])}")
     return 0
+
+
+transcript.add_command(transcript_copies.export)
+transcript.add_command(transcript_copies.import_copy)
