@@ -23,6 +23,7 @@ from postmaster.remotes import Remote
 
 INBOX: Final = "refs/postmaster/inbox/"
 ENTITY: Final = "refs/postmaster/entity/"
+HANDED: Final = "refs/postmaster/handed/"  # how far an inbox of this office was handed in; never leaves it
 KEPT: Final = "refs/postmaster/kept/"
 BUILDING: Final = "refs/postmaster/building/"
 _WHO: Final = "postmaster"  # the author of every commit

@@ -13,7 +13,6 @@ from typing import Final
 from postmaster import times
 from postmaster.carrier.copies import Written
 from postmaster.carrier.git import Change, Entity, Git, Oid
-from postmaster.decide import Agent
 from postmaster.errors import BadData, DiskFault
 from postmaster.office import Office
 
@@ -37,9 +36,10 @@ class Entry:
 class Transcript:
     """The transcript of one agent: of its address, or while there is none of that, of one of its aliases."""
 
-    def __init__(self, office: Office, agent: Agent) -> None:
+    def __init__(self, office: Office, names: Sequence[str]) -> None:
+        """Args: names: the address of its agent, then its aliases."""
         self._git = Git(office.mail_repository, ())
-        self._names = [Entity(one) for one in (agent.address, *agent.aliases)]
+        self._names = [Entity(one) for one in names]
 
     def append(self, content: bytes) -> Entry:
         """Add an entry, durably.

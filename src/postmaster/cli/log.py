@@ -79,7 +79,7 @@ def _names_of(office: Office, agent: str) -> tuple[str, frozenset[str]]:
         found = None
     if found is None:
         return agent.removeprefix(address.AGENT), frozenset({address.fold(agent)})
-    return found.id, frozenset(address.fold(name) for name in (found.address, *found.aliases))
+    return found.id, frozenset(address.fold(name) for name in found.names)
 
 
 def _wanted(fields: dict[str, str | None], id_prefix: str | None, agent: tuple[str, frozenset[str]] | None) -> Wanted:

@@ -38,7 +38,7 @@ def export(office: Office, agent: str, file: str | None) -> int:
     """
     from postmaster.carrier.transcripts import Transcript
 
-    found = Transcript(office, find_reader(office, agent).agent)
+    found = Transcript(office, find_reader(office, agent).agent.names)
     entries = found.entries()
     with _target(file) as stream:
         for one, written in zip(entries, found.written(entries), strict=True):
@@ -95,7 +95,7 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
         raise click.UsageError("--adopt and --splice: one of the two")
     reader = find_reader(office, agent)
     reader.require_live()
-    found = Transcript(office, reader.agent)
+    found = Transcript(office, reader.agent.names)
     copy = list(copies.read(_lines_of(file), visible(file)))
     if not copy:
         raise BadData(f"{visible(file)}: is empty: a copy has a line for each entry")

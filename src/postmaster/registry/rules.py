@@ -154,6 +154,7 @@ def _reserved(office: Office) -> list[tuple[tuple[str, ...], str, bool]]:
         office.turns,
         office.private,
         office.registry,
+        office.renames,
         office.settings_file,
     )
     return [
