@@ -1,5 +1,6 @@
 """`postmaster rename`: an agent has another address; its mailbox and transcript go with it, and the old one stays."""
 
+import itertools
 import json
 import random
 import shutil
@@ -160,7 +161,7 @@ def test_killed_at_any_time_it_is_completed_by_the_next(lab: Box) -> None:
         rename(lab, "lab.builder", names[-1])
         assert entries(lab, names[-1]) == ["one"] and agent(lab, "lab.builder")["address"] == names[-1]
         lines = [row["detail"] for row in lab.log() if row["action"] == "renamed"]
-        assert lines == [f"{a} is {b} now" for a, b in zip(names, names[1:], strict=False)]
+        assert lines == [f"{a} is {b} now" for a, b in itertools.pairwise(names)]
     lab.drop("1.md", letter(to=OLD, body="still\n"))
     lab.route()
     assert len(lab.unread("lab.builder")) == 1

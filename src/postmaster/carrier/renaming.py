@@ -60,11 +60,11 @@ def rename(office: Office, old: str, new: str, *, clock: Callable[[], int] = tim
         CannotCreate, DiskFault: the disk refused; do it again.
     """
     agent, now = _asked(office, old, new)
-    if address.fold(now) == address.fold(agent.address):
-        known = [one for one in _load(office) if address.fold(one.agent) == address.fold(agent.id)]
-        if not known:
-            raise BadData(f"{agent.id} has the address {agent.address} already")
-        done = known[-1]
+    said = [one for one in _load(office) if address.fold(one.agent) == address.fold(agent.id)]
+    if said and said[-1].now == now and agent.address in (said[-1].was, now):
+        done = said[-1]  # what follows the commit point may be left to do
+    elif address.fold(now) == address.fold(agent.address):
+        raise BadData(f"{agent.id} has the address {agent.address} already")
     else:
         _check_free(office, agent, now)
         done = Rename(agent.id, agent.address, now, times.timestamp(clock()))
