@@ -12,8 +12,9 @@ import pytest
 from test_carry import carry, git, got, hub, mail, office, refs, to_hub, turn
 
 from postmaster.carrier import segments
-from postmaster.carrier.git import Git, Oid
+from postmaster.carrier.git import Git
 from postmaster.carrier.lines import READ, Letter, Mark
+from postmaster.carrier.refs import Oid
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmaster.carrier import git as plumbing
-from postmaster.carrier.git import Git, Inbox, Oid
+from postmaster.carrier.git import Git
+from postmaster.carrier.refs import Inbox, Oid
 from postmaster.remotes import Remote
 
 PACKAGE = Path(plumbing.__file__).parents[1]

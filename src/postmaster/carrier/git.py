@@ -13,25 +13,24 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from postmaster import durable, remotes
+from postmaster import durable
+from postmaster.carrier.refs import ENTITY, INBOX, NOTHING, Change, Inbox, Oid
 from postmaster.errors import BadData, DiskFault, Missing
 from postmaster.remotes import Remote
 
-INBOX: Final = "refs/postmaster/inbox/"
-ENTITY: Final = "refs/postmaster/entity/"
-HANDED: Final = "refs/postmaster/handed/"  # how far an inbox of this office was handed in; never leaves it
-KEPT: Final = "refs/postmaster/kept/"
-BUILDING: Final = "refs/postmaster/building/"
 _WHO: Final = "postmaster"  # the author of every commit
-_NOTHING: Final = "0" * 40
-_OID: Final = re.compile(r"[0-9a-f]{40}")
 _LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
+_MANY_LOOSE: Final = 6700  # objects; as git's own gc.auto
 _SECONDS: Final = 300.0  # for one exchange with a remote
 _PROTOCOLS: Final = ("file", "ssh", "git", "https")
+
+# What git says of a ref that another has moved meanwhile, or moves now; not that the remote forbids it.
+_MOVED: Final = re.compile(
+    rb"\[rejected\]|failed to update ref|cannot lock ref|incorrect old value|reference already exists|non-fast-forward"
+)
 
 # Nothing that a repository, an account or a machine is configured to do happens: no hooks, no filters, no helpers that
 # ask for a password, no automatic collection; whatever is transferred is checked; new names and objects are synced.
@@ -56,65 +55,6 @@ _CONFIG: Final = (
     "protocol.allow=never",
     *(f"protocol.{name}.allow=always" for name in _PROTOCOLS),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Oid:
-    """The id of a git object that exists."""
-
-    hex: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.hex, str) or not _OID.fullmatch(self.hex) or self.hex == _NOTHING:
-            raise ValueError(f"no object id: {self.hex!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Inbox:
-    """The mailbox ref of an address."""
-
-    address: str
-
-    def __post_init__(self) -> None:
-        remotes.encode(self.address)
-
-    @property
-    def name(self) -> str:
-        """The encoded address: the last part of its refs."""
-        return remotes.encode(self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """The ref of an agent's transcript. It is in no refspec: nothing can fetch or push it."""
-
-    address: str
-
-    def __post_init__(self) -> None:
-        remotes.encode(self.address)
-
-    @property
-    def ref(self) -> str:
-        """Its name."""
-        return ENTITY + remotes.encode(self.address)
-
-    @property
-    def building(self) -> str:
-        """Return the name of the ref under which a history is made that is to take its place."""
-        return BUILDING + remotes.encode(self.address)
-
-    def kept(self, head: Oid) -> str:
-        """Return the name of the ref that keeps what the transcript was before another history was adopted."""
-        return self.kept_below + head.hex
-
-    @property
-    def kept_below(self) -> str:
-        """Return how the names of those refs begin."""
-        return f"{KEPT}{remotes.encode(self.address)}/"
-
-
-# Of a ref of this repository: its name, where it goes (None: away), and where it was (None: nowhere).
-Change = tuple[str, Oid | None, Oid | None]
 
 
 class Unreachable(Exception):
@@ -179,7 +119,7 @@ class Git:
         refspecs = [f"{oid.hex}:{INBOX}{inbox.name}" for inbox, oid in inboxes]
         words = ("push", "--quiet", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no")
         done = self._run([*words, "--", remote.url, *refspecs])
-        if done.returncode and b"rejected]" not in done.stderr and b"failed to update ref" not in done.stderr:
+        if done.returncode and not _MOVED.search(done.stderr):
             raise Unreachable(_words(done.stderr))
         return done.returncode == 0
 
@@ -255,12 +195,26 @@ class Git:
         for ref, new, old in changes:
             if not ref.startswith("refs/postmaster/"):
                 raise ValueError(ref)
-            before = old.hex if old is not None else _NOTHING
+            before = old.hex if old is not None else NOTHING
             if new is None:
                 told += f"delete {ref}\0{before}\0".encode()
             else:
                 told += f"update {ref}\0{new.hex}\0{before}\0".encode()
         self._must("update-ref", "--no-deref", "-z", "--stdin", data=told + b"prepare\0commit\0")
+
+    def behind(self, tip: Oid, under: str) -> list[Oid]:
+        """Return the refs whose names begin so, and whose history `tip` has."""
+        listed = self._must("for-each-ref", f"--merged={tip.hex}", "--format=%(objectname)", under)
+        return [Oid(line) for line in listed.decode("ascii").split()]
+
+    def pack(self) -> None:
+        """Put loose objects together once there are many; the number of packs stays small (git-repack(1))."""
+        try:
+            sample = os.listdir(os.path.join(self._directory, "objects", "17"))  # as git gc --auto guesses
+        except OSError:
+            return
+        if len(sample) > _MANY_LOOSE // 256:
+            self._run(["repack", "--geometric=2", "-d", "-l", "--quiet"])
 
     def is_ancestor(self, old: Oid, new: Oid) -> bool:
         """Tell whether `new` holds all of the history of `old`."""
@@ -427,7 +381,7 @@ def _environment(directory: str) -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "/bin/false",
         "SSH_ASKPASS": "/bin/false",
-        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20 -oServerAliveInterval=15 -oServerAliveCountMax=4",
         "GIT_ALLOW_PROTOCOL": ":".join(_PROTOCOLS),
         "GIT_PROTOCOL_FROM_USER": "0",
         "LC_ALL": "C",

@@ -62,7 +62,6 @@ class Letter:
             "subject": self.subject,
             "correlation_id": self.correlation_id,
             "sent_at": self.sent_at,
-            "origin": self.origin,
         }
         if self.in_reply_to is not None:
             fields["in_reply_to"] = self.in_reply_to
@@ -73,6 +72,7 @@ class Letter:
         except UnicodeDecodeError:
             fields["body_base64"] = base64.b64encode(self.body).decode()
         digest = sha256(_dump(fields, sort=True)).hexdigest()[:DIGEST]
+        fields["origin"] = self.origin  # not in the hash: an office may be given another name while mail waits
         stamp = times.compact_time(times.parse_time(self.sent_at))
         return {"id": f"{self.sender}-{stamp}-{digest}", **fields}
 

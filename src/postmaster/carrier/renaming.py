@@ -12,7 +12,8 @@ from typing import Final
 from postmaster import address, delivery_log, reading, remotes, reports, times
 from postmaster.carrier import segments
 from postmaster.carrier.files import alone
-from postmaster.carrier.git import Entity, Git
+from postmaster.carrier.git import Git
+from postmaster.carrier.refs import Entity
 from postmaster.carrier.transcripts import Transcript
 from postmaster.decide import Agent, quoted
 from postmaster.delivery_log import Record

@@ -11,7 +11,8 @@ from typing import Final
 
 from postmaster import remotes
 from postmaster.carrier import lines
-from postmaster.carrier.git import HANDED, INBOX, Change, Git, Oid
+from postmaster.carrier.git import Git
+from postmaster.carrier.refs import HANDED, INBOX, Change, Oid
 
 _PATH: Final = re.compile(r"(\d{4}-\d\d-\d\d)/([0-9a-f]{40})\.jsonl", re.ASCII)
 _FILE: Final = "100644"

@@ -12,7 +12,8 @@ from typing import Final
 
 from postmaster import times
 from postmaster.carrier.copies import Written
-from postmaster.carrier.git import Change, Entity, Git, Oid
+from postmaster.carrier.git import Git
+from postmaster.carrier.refs import Change, Entity, Oid
 from postmaster.errors import BadData, DiskFault
 from postmaster.office import Office
 
