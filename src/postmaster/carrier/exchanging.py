@@ -65,7 +65,10 @@ def _fetch(desk: Desk, remote: Remote) -> None:
         if before == tip:
             continue
         segments.check(desk.git, before, tip)
-        fresh = segments.fresh(desk.git, desk.refs.get(INBOX + name), tip)
+        here = desk.refs.get(INBOX + name)
+        # A mailbox that is new here may be that of a renamed agent, whose history is known under its old name.
+        known = here or next(iter(desk.git.behind(tip, INBOX)), None)
+        fresh = segments.fresh(desk.git, known, tip)
         size, count = size + sum(map(len, fresh)), count + len(fresh)
         new[mailbox] = (tip, fresh)
     if count > remote.max_messages or size > remote.max_bytes:
