@@ -11,6 +11,7 @@ from typing import Final
 
 import commands
 import message_fields
+import modules
 import outcomes
 import registry_keys
 
@@ -19,6 +20,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands.page,
     "registry.md": registry_keys.page,
     "message.md": message_fields.page,
+    "modules.md": modules.page,
     "reasons.md": outcomes.page,
 }
 MADE: Final = (

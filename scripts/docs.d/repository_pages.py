@@ -80,6 +80,6 @@ def _links(markdown: str) -> list[re.Match[str]]:
 
 
 def _outside_code(markdown: str, change: Callable[[str], str]) -> str:
-    """Apply `change` to what is not in a fenced block."""
-    parts = re.split(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$)", markdown, flags=re.M | re.S)
+    """Apply `change` to what is not code: neither in a fenced block nor in a span."""
+    parts = re.split(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$|(?<=[ (|])`[^`\n]*`)", markdown, flags=re.M | re.S)
     return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))

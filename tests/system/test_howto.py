@@ -8,7 +8,7 @@ import pytest
 from test_readme_tour import Step, missing_line, play, steps_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("howto/stalled-pipeline.md",)
+PAGES = ("howto/cron-and-systemd.md", "howto/stalled-pipeline.md", "tutorials/declaration.md")
 
 
 def follow(steps: list[Step], home: Path) -> None:
