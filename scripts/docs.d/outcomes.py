@@ -40,7 +40,7 @@ CAUSES: Final = {
     "duplicate": "a script that ran twice, with the same text and the same `sent_at`.",
     "inbox-unavailable": "a disk that is not mounted; permissions; a symbolic link in the place of `unread/`.",
     "disk-full": "no room, no inodes, or a quota.",
-    "io-error": "a failing disk; a file system that became read-only.",
+    "io-error": "a failing disk; a file system that became read-only; a letter that the router may not read.",
     "expired": "an inbox that nobody mended for five days.",
     "turn-failed": "the agent's command ends with another code than 0, or takes longer than `turn_timeout`.",
     "recipient-archived": "an instance was archived with mail in its `unread/`.",
