@@ -64,3 +64,46 @@ def test_the_architecture_names_what_is_there() -> None:
     places = (REPOSITORY, REPOSITORY / "src" / "postmaster", REPOSITORY / "tests")
     assert len(named) > 40
     assert [one for one in sorted(named) if not any((place / one).exists() for place in places)] == []
+
+
+PAGES = (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("examples/**/*.md"))
+
+
+def wrong_calls(text: str) -> list[str]:
+    """Return the calls of `postmaster` in a text that name a command, or an option of it, that there is not."""
+    known = {command.name: command for command in described()}
+    calls = re.findall(
+        r"(?:^|[`(|;&$] *|-- |\bor )postmaster((?: +--root [^ `]+)?(?: +[^`|;&#<>\n]*)?)",
+        text.replace("\\\n", " "),
+        re.M,
+    )
+    wrong = []
+    for call in calls:
+        words = re.sub(r"--root +\S+", "", call).split()
+        if not words or not re.fullmatch(r"[a-z][a-z-]+", words[0]):
+            continue  # `postmaster` alone, or COMMAND
+        name = f"postmaster {words[0]}"
+        if len(words) > 1 and f"{name} {words[1]}" in known:
+            name += f" {words[1]}"
+        if name not in known:
+            wrong.append(call)
+            continue
+        options = {one for names, _ in known[name].options for one in re.findall(r"--?[a-z][a-z-]*", names)}
+        used = {word.split("=")[0].strip("[],.()'") for word in words if re.match(r"\[?--[a-z]", word)}
+        if not known[name].group and used - options - {"--help"}:
+            wrong.append(call)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_commands_on_pages_exist(page: Path) -> None:
+    """Every call of `postmaster` that a page shows names a command that there is, and options that it has."""
+    assert wrong_calls(page.read_text("utf-8")) == []
+
+
+def test_a_wrong_call_is_found() -> None:
+    """An unknown command or option is found, in a block, in a span, over two lines and after --root; others are not."""
+    text = "see `postmaster rout --now`\npostmaster --root /x send --to a \\\n  --form b\n"
+    text += "`postmaster registry merge --dryrun`\n"
+    assert len(wrong_calls(text)) == 3
+    assert wrong_calls("`postmaster send --to a --body x`\npostmaster --root /x route -v\n`postmaster COMMAND`\n") == []

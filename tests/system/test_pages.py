@@ -99,3 +99,6 @@ def test_the_site_can_be_built(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "repository" / "index.html").is_file()
+    pages = [page.read_text("utf-8") for page in (tmp_path / "site").rglob("*.html")]
+    assert len(pages) > 30
+    assert not any(re.search(r"""(src=|<link[^>]*href=)["']?https?://""", page) for page in pages), "a page fetches"
