@@ -87,13 +87,35 @@ def _describe(command: click.Command, context: click.Context, name: str) -> Desc
             paragraphs.append(part)
     options = []
     for parameter in command.params:
-        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-        if record:
-            options.append((record[0], record[1]))
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            options.append((_names(parameter), _help(parameter)))
     usage = command.collect_usage_pieces(context)
     return Described(
         name, " ".join([name, *usage]), paragraphs, exit_codes, example, options, isinstance(command, click.Group)
     )
+
+
+# By hand, and not as click prints an option: the pages must not depend on which release of click made them.
+def _names(option: click.Option) -> str:
+    names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
+    if option.is_flag or option.count:
+        return names
+    choices = f"[{'|'.join(map(str, option.type.choices))}]" if isinstance(option.type, click.Choice) else ""
+    return f"{names} {option.metavar or choices or option.type.name.split()[0].upper()}"
+
+
+def _help(option: click.Option) -> str:
+    said = [option.help or ""]
+    low, high = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    if low is not None and high is not None:
+        said.append(f"From {low} to {high}.")
+    elif low is not None:
+        said.append(f"At least {low}.")
+    if option.show_default and not option.is_flag:
+        said.append(f"Default: {option.default}.")
+    if option.required:
+        said.append("Required.")
+    return " ".join(said).strip()
 
 
 def _section(one: Described) -> str:
