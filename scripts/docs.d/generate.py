@@ -1,7 +1,7 @@
 """Make the pages of docs/reference/ from the code: scripts/generate-docs [--check].
 
-Each page has a function that returns its whole text. Exit code 0: written, or as they should be; 1 with --check: a page
-is not what the code says; 64 wrong use.
+Each page has a function that returns its whole text. Exit code 0: written, or as they should be; 1 something is
+lacking or, with --check, a page is not what the code says; 64 wrong use.
 """
 
 import sys
@@ -14,6 +14,7 @@ import message_fields
 import modules
 import outcomes
 import registry_keys
+from written import Gap
 
 REFERENCE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES: Final[dict[str, Callable[[], str]]] = {
@@ -33,9 +34,14 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: scripts/generate-docs [--check]", file=sys.stderr)
         return 64
+    try:
+        pages = {name: MADE + page() for name, page in PAGES.items()}
+    except Gap as gap:
+        print(gap, file=sys.stderr)
+        return 1
     stale = []
-    for name, page in PAGES.items():
-        path, text = REFERENCE / name, MADE + page()
+    for name, text in pages.items():
+        path = REFERENCE / name
         if path.exists() and path.read_text("utf-8") == text:
             continue
         stale.append(name)

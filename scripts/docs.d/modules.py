@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from written import cell, code, table
+from written import Gap, cell, code, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "src" / "postmaster"
@@ -62,5 +62,6 @@ def _rows(name: str) -> list[list[str]]:
 
 def _first(file: Path) -> str:
     text = ast.get_docstring(ast.parse(file.read_text("utf-8")))
-    assert text, f"{file} does not say what it is"
+    if not text:
+        raise Gap(f"{file.relative_to(ROOT)} does not say what it is: it needs a docstring")
     return text.split("\n\n")[0].split("\n")[0] if text.split("\n")[0].endswith(".") else text.split("\n\n")[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import commands
-from written import cell, code, prose, table
+from written import Gap, cell, code, prose, table
 
 from postmaster import errors, reasons
 
@@ -57,7 +57,9 @@ KINDS: Final = {
 
 def page() -> str:
     """Return the page."""
-    assert set(CAUSES) == set(reasons.REASONS), "a reason without its causes"
+    if set(CAUSES) != set(reasons.REASONS):
+        odd = sorted(set(CAUSES) ^ set(reasons.REASONS))
+        raise Gap(f"CAUSES in scripts/docs.d/outcomes.py and src/postmaster/reasons.py differ: {', '.join(odd)}")
     index = table(
         ["reason", "in the log", "RFC 3463", "what it means"],
         (
@@ -96,7 +98,9 @@ def _exit_codes() -> str:
         for number, meaning in command.codes():
             said.setdefault(number, []).append(f"- `{command.name}`: {meaning}")
     used = set(said) | {fault.exit_code for fault in _faults(errors.PostmasterError)}
-    assert used <= set(known), f"exit codes that docs/operations.md does not have: {used - set(known)}"
+    if used - set(known):
+        odd = ", ".join(map(str, sorted(used - set(known))))
+        raise Gap(f"the table of exit codes in docs/operations.md lacks {odd}, which a command says in its help")
     rows = [
         [f"[{number}](#exit-code-{number})" if number in said and number else str(number), meaning, what]
         for number, (meaning, what) in sorted(known.items())

@@ -1,10 +1,14 @@
-"""Small parts of markdown."""
+"""Small parts of markdown, and the one fault of the generator."""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 WIDTH: Final = 120
+
+
+class Gap(Exception):
+    """Something that the code has, and a table of the generator or a page lacks; told to whoever runs it."""
 
 
 def prose(text: str) -> str:

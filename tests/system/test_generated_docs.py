@@ -107,3 +107,10 @@ def test_a_wrong_call_is_found() -> None:
     text += "`postmaster registry merge --dryrun`\n"
     assert len(wrong_calls(text)) == 3
     assert wrong_calls("`postmaster send --to a --body x`\npostmaster --root /x route -v\n`postmaster COMMAND`\n") == []
+
+
+def test_a_gap_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reason that the generator knows no causes of is named, in one line, and nothing is written."""
+    monkeypatch.delitem(generate.outcomes.CAUSES, "duplicate")
+    assert generate.main([]) == 1
+    assert capsys.readouterr().err.endswith("differ: duplicate\n")
