@@ -63,6 +63,18 @@ install() {
     fingerprint >"$stamp"
 }
 
+# group NAME: print the packages of a dependency group. Their names stand in one place, pyproject.toml; the pip of a fresh
+# environment may be too old to read a group by itself.
+group() {
+    (cd -- "$checkout" && "$venv/bin/python" - "$1") <<'PYTHON'
+import sys
+import tomllib
+
+with open("pyproject.toml", "rb") as stream:
+    print(*tomllib.load(stream)["dependency-groups"][sys.argv[1]], sep="\n")
+PYTHON
+}
+
 # Can .venv be used as it is? It must run, be new enough, and have been made here: its scripts hold its path.
 environment_will_do() {
     [ -f "$venv/pyvenv.cfg" ] && python_will_do "$venv/bin/python" &&

@@ -21,8 +21,8 @@ MAX_TEXT: Final = 998  # RFC 5322 section 2.1.1: characters in a line, without i
 
 OURS: Final = ("id", "sequence")
 REQUIRED: Final = ("to", "from", "type", "subject", "correlation_id")
-_TEXTS: Final = ("from", "type", "subject", "correlation_id", "sent_at", "in_reply_to")
-_IDENTIFIERS: Final = ("from", "type", "correlation_id", "sent_at", "in_reply_to")
+TEXTS: Final = ("from", "type", "subject", "correlation_id", "sent_at", "in_reply_to")
+IDENTIFIERS: Final = ("from", "type", "correlation_id", "sent_at", "in_reply_to")
 
 _BOM: Final = b"\xef\xbb\xbf"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -203,7 +203,7 @@ def examine(header: Header) -> Examined:
     """Look at every field that means something to the router."""
     problems: list[str] = []
     texts: dict[str, str] = {}
-    for name in _TEXTS:
+    for name in TEXTS:
         if name not in header.fields:
             if name in REQUIRED:
                 problems.append(_missing(name, header))
@@ -248,7 +248,7 @@ def envelope(header: Header, message_id: str, examined: Examined | None = None) 
 
 def _missing(name: str, header: Header) -> str:
     alike = next((key for key in header.fields if key.casefold().replace("-", "_") == name), None)
-    near = alike or address.nearest(name, [key for key in header.fields if key not in (*_TEXTS, "to")])
+    near = alike or address.nearest(name, [key for key in header.fields if key not in (*TEXTS, "to")])
     return f"`{name}` is missing" + (f" (line {header.line(near)} has `{quoted(near, 40)}`)" if near else "")
 
 
@@ -260,7 +260,7 @@ def _text_problem(name: str, value: Any) -> str | None:
         return "is empty"
     if len(value) > MAX_TEXT:
         return f"is longer than {MAX_TEXT} characters"
-    if name in _IDENTIFIERS and (odd := _control(value)):
+    if name in IDENTIFIERS and (odd := _control(value)):
         return f"holds a control character (U+{ord(odd):04X})"
     if name == "from" and not address.is_mailbox(value):
         return f"is not an address of the form local@domain: {quoted(value)}"

@@ -166,7 +166,7 @@ def machine() -> Iterator[Machine]:
 @accounts
 def test_the_page(machine: Machine) -> None:
     """Its mail has arrived, under the accounts of the two agents, and was acknowledged."""
-    assert len(BLOCKS) == PAGE.count("```sh\n") == 6
+    assert len(BLOCKS) == PAGE.count("```sh\n") == 7
     (answer,) = machine.unread("crew.ann")
     shown = machine.run(f"postmaster --root /srv/post-office read crew.ann {answer.name} --body", "ann")
     assert shown.stdout == "Done."
@@ -174,6 +174,16 @@ def test_the_page(machine: Machine) -> None:
     assert len(os.listdir(machine.root / "inboxes" / machine.text("crew.ben") / "read")) == 1
     assert os.listdir(machine.root / "dead-letter") == []
     machine.post("verify")
+
+
+@accounts
+def test_what_the_page_says_is_refused(machine: Machine) -> None:
+    """Each command of the section is refused, and leaves nothing behind."""
+    (block,) = [block for block in BLOCKS if "refused" in block]
+    done = machine.run(block)
+    assert done.stdout.count("refused, exit code") == block.count("refused, exit code") == 5
+    assert done.stdout.startswith("refused, exit code 65")
+    assert "sender-not-authentic" in done.stderr
 
 
 @accounts

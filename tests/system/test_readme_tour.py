@@ -21,8 +21,12 @@ class Step:
 
 
 def tour() -> list[Step]:
-    """Return the steps of the tour: each ```sh block, with the ```text block that follows it, if one does."""
-    section = README.read_text("utf-8").split(HEADING + "\n", 1)[1].split("\n## ", 1)[0]
+    """Return the steps of the tour."""
+    return steps_of(README.read_text("utf-8").split(HEADING + "\n", 1)[1].split("\n## ", 1)[0])
+
+
+def steps_of(section: str) -> list[Step]:
+    """Return the steps of a text: each ```sh block, with the ```text block that follows it, if one does."""
     blocks = re.findall(r"^```(sh|text)\n(.*?)^```$", section, re.M | re.S)
     steps: list[Step] = []
     for kind, text in blocks:

@@ -150,8 +150,9 @@ def ack(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int
 def unread(office: Office, agent: str, msgs: tuple[str, ...], as_json: bool) -> int:
     """Take an acknowledgement back: move messages of AGENT from read/ to unread/.
 
-    MSG and the exit codes are as for `ack`: 0 done, 65 no such AGENT or MSG, 74 not moved or not logged, 78 no usable
-    office or registry.
+    MSG is as for `ack`.
+
+    Exit codes: 0 done, 65 no such AGENT or MSG, 74 not moved or not logged, 78 no usable office or registry.
 
     \b
     Example:

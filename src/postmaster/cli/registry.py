@@ -108,6 +108,8 @@ def check(office: Office, strict: bool, as_json: bool) -> int:
     Problems (exit 78) would stop a merge. Findings would not: mail that is sent but not accepted, senders that
     do not exist, types that nobody sends.
 
+    Exit codes: 0 no problem, 1 there are findings, and --strict is given, 78 problems, or no office.
+
     \b
     Example:
       postmaster registry check --strict
@@ -152,6 +154,8 @@ def _check_lines(answer: dict[str, Any], serious: int) -> list[str]:
 @click.pass_obj
 def show(office: Office, agent: str | None, as_json: bool) -> int:
     """List the agents of the merged registry, or show one: by id, address or alias.
+
+    Exit codes: 0 shown, 65 no such AGENT, 78 no usable office or registry.
 
     \b
     Example:
@@ -226,6 +230,8 @@ def draw_flows(office: Office, form: str, as_json: bool) -> int:
 
     What is marked as dangling would not be delivered.
 
+    Exit codes: 0 drawn, 78 no usable office or registry.
+
     \b
     Example:
       postmaster registry flows
@@ -245,6 +251,8 @@ def draw_flows(office: Office, form: str, as_json: bool) -> int:
 @registry.command(name="schema")
 def show_schema() -> int:
     """Print the JSON Schema of a declaration, for editors and other checkers.
+
+    Exit codes: 0 printed.
 
     \b
     Example:

@@ -153,10 +153,14 @@ def reply(
     """Answer message MSG of AGENT: to its sender, in its flow, from the address it reached AGENT under.
 
     MSG is a file name or the beginning of an id (`postmaster inbox AGENT` shows it), unread or read. Answering does not
-    acknowledge: MSG stays unread until `ack`, or use --ack. The body and the exit codes are those of `send`.
+    acknowledge: MSG stays unread until `ack`, or use --ack. The body is given as for `send`.
 
     In a turn AGENT may be left out: it is the agent whose turn it is; and MSG too, if the turn has one message. The
     answer leaves when the turn has succeeded, unless --immediately.
+
+    Exit codes: 0 sent (with --now or --wait-delivered: delivered; with --wait: answered), 64 wrong use, 65 refused, or
+    no such AGENT or MSG, 73 or 74 the disk refused, 75 sent but not delivered or not answered yet, 78 no usable office
+    or registry.
 
     \b
     Example:
