@@ -30,7 +30,8 @@ def export(office: Office, agent: str, file: str | None) -> int:
 
     A FILE that is there is not replaced. A line has number, time, commit, and entry (entry_base64, if it is not UTF-8).
 
-    Exit codes: those of `show`; 65 also if FILE is there, 74 if it cannot be written.
+    Exit codes: 0 written, 65 no such AGENT, or FILE is there, 69 no git, 74 FILE cannot be written or the transcript
+    cannot be read, 78 no usable office or registry.
 
     \b
     Example:

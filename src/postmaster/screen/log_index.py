@@ -14,7 +14,7 @@ from postmaster.reading import READ
 from postmaster.tail import Tail
 
 NUDGED: Final = "nudged"
-_NO_MAIL: Final = ("registered", "archived", "nudge-failed")  # lines that are about no message
+_NO_MAIL: Final = ("registered", "archived", "renamed", "nudge-failed")  # lines that are about no message
 _SEARCHED: Final = ("from", "type", "subject", "correlation_id", "id")
 
 
