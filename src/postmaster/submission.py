@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from postmaster import accounts, address, delivery_log, durable, message, reasons, times
+from postmaster import accounts, delivery_log, durable, message, reasons, times
 from postmaster.composition import Draft, compose, without_lines
 from postmaster.decide import Agent, Envelope, Origin, RegistryView, Relay, Senders, Verdict, brief, decide, quoted
 from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
@@ -22,6 +22,7 @@ from postmaster.header import Refused
 from postmaster.history import History
 from postmaster.office import Office
 from postmaster.registry.compiled import Roster
+from postmaster.registry.view import emitted_to
 from postmaster.settings import Settings
 
 _TEMPORARY: Final = re.compile(r"\.send-(\d+)-[0-9a-f]+\.tmp")
@@ -287,17 +288,7 @@ def reply_type(agent: Agent, emits: list[dict[str, Any]], recipient: Agent | Non
     Raises:
         UsageProblem: there is not exactly one; says what the recipient accepts.
     """
-    own = {address.fold(address_)}
-    if recipient is not None:
-        own |= {address.fold(name) for name in recipient.names}
-        if recipient.class_address is not None and recipient.class_id is not None:
-            own |= {address.fold(recipient.class_address), address.fold(address.AGENT + recipient.class_id)}
-        own |= {address.fold(address.AGENT + recipient.id), *(address.fold(address.ROLE + r) for r in recipient.roles)}
-    types = {
-        str(item["type"])
-        for item in emits
-        if any(address.fold(target) in own for target in item.get("to", ())) and not item["type"].endswith(".*")
-    }
+    types = emitted_to(emits, recipient, address_)
     if len(types) == 1:
         return types.pop()
     accepted = [accept.type for accept in recipient.accepts] if recipient is not None else []

@@ -343,3 +343,18 @@ def test_final_messages_that_go_nowhere_are_found(box: Box) -> None:
     found = json.loads(done(box, "registry", "check", "--json").stdout)["findings"]
     told = {(one["agent"], one["level"]) for one in found if one["kind"] in ("final-message-nowhere", "one-origin")}
     assert told == {("a", "finding"), ("b", "note")}
+
+
+def test_final_messages_without_a_type_are_found(box: Box) -> None:
+    """Of who may wake it, to each it must emit one type, or the turn fails when it ends."""
+    box.declare(
+        "a",
+        "- {id: a, address: a@x, accepts: [yes, no], accepts_from: [w@x], emits: [{type: ask, to: w@x}]}\n"
+        "- {id: b, address: b@x, accepts: [yes], accepts_from: [w@x], emits: [{type: ask, to: w@x}]}\n"
+        "- {id: c, address: c@x, emits: [{type: ask, to: w@x}]}\n"
+        "- {id: w, address: w@x, instances: per-flow, run: [/bin/cat], final_message: default_thread, accepts: [ask],\n"
+        "   accepts_from: ['*'], emits: [{type: yes, to: [a@x, b@x]}, {type: no, to: a@x}]}\n",
+    )
+    found = json.loads(done(box, "registry", "check", "--json").stdout)["findings"]
+    told = [one["message"] for one in found if one["kind"] == "final-message-untyped"]
+    assert len(told) == 2 and "answers a with" in told[0] and "no, yes" in told[0] and "nothing" in told[1]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address, per_flow, reports
-from postmaster.decide import Agent
+from postmaster.decide import Agent, brief
 from postmaster.registry import flows
-from postmaster.registry.view import EntriesView, Entry
+from postmaster.registry.view import EntriesView, Entry, emitted_to
 
 FINDING: Final = "finding"
 NOTE: Final = "note"
@@ -17,6 +17,7 @@ NO_SUCH_SENDER: Final = "accepts-from-nobody"
 NEVER_SENT: Final = "type-never-sent"
 CLOSED: Final = "accepts-nothing"
 FINAL_NOWHERE: Final = "final-message-nowhere"
+FINAL_UNTYPED: Final = "final-message-untyped"
 ONE_ORIGIN: Final = "one-origin"
 
 _CLAIM_NO_ROLES: Final = ("single", per_flow.PER_FLOW)  # instances that nobody registers
@@ -29,7 +30,7 @@ class Finding:
     Attributes:
         level: `finding`, or `note` for what may well be meant.
         kind: `emits-not-accepted`, `accepts-from-nobody`, `type-never-sent`, `accepts-nothing`,
-            `final-message-nowhere` or `one-origin`.
+            `final-message-nowhere`, `final-message-untyped` or `one-origin`.
     """
 
     declared_in: str
@@ -72,12 +73,12 @@ def lint(entries: Sequence[Entry]) -> list[Finding]:
     for entry in entries:
         for level, kind, message in _accepts(entry, patterns, arriving.get(entry["id"], ()), silent, classes):
             found.append(Finding(declared_in[entry["id"]], entry["id"], level, kind, message))
-        for level, kind, message in _turns(entry):
+        for level, kind, message in _turns(entry, view, arriving.get(entry["id"], ())):
             found.append(Finding(declared_in[entry["id"]], entry["id"], level, kind, message))
     return sorted(set(found))
 
 
-def _turns(entry: Entry) -> Iterator[tuple[str, str, str]]:
+def _turns(entry: Entry, view: EntriesView, arriving: Sequence[flows.Edge]) -> Iterator[tuple[str, str, str]]:
     """Yield (level, kind, message) for where the final message of a turn goes."""
     if entry.get("final_message") != "default_thread":
         return
@@ -87,7 +88,17 @@ def _turns(entry: Entry) -> Iterator[tuple[str, str, str]]:
             FINAL_NOWHERE,
             "says `final_message: default_thread` and `default_thread: none`: it is never sent",
         )
-    elif entry.get("instances", "single") == "single":
+        return
+    for edge in {edge.sender: edge for edge in arriving}.values():
+        types = emitted_to(entry.get("emits", ()), view.agent(edge.sender), edge.sender_address)
+        if len(types) != 1:
+            yield (
+                FINDING,
+                FINAL_UNTYPED,
+                f"answers {edge.sender} with its final message, and emits {brief(sorted(types)) or 'nothing'} to it: a "
+                f"turn for it fails; `emits` one type to {edge.sender_address}, or `final_message: discard`",
+            )
+    if entry.get("instances", "single") == "single":
         message = (
             "sends every final message to the flow of its first message, for good; `instances: per-flow` gives each"
         )

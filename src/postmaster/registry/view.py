@@ -40,6 +40,21 @@ def agent_of(entry: Entry, inbox_path: Callable[[str], str] = str) -> Agent:
     )
 
 
+def emitted_to(emits: Iterable[dict[str, Any]], recipient: Agent | None, address_: str) -> set[str]:
+    """Return the types that an entry's `emits` says are sent to this address, whose agent is `recipient`."""
+    own = {address.fold(address_)}
+    if recipient is not None:
+        own |= {address.fold(name) for name in recipient.names}
+        if recipient.class_address is not None and recipient.class_id is not None:
+            own |= {address.fold(recipient.class_address), address.fold(address.AGENT + recipient.class_id)}
+        own |= {address.fold(address.AGENT + recipient.id), *(address.fold(address.ROLE + r) for r in recipient.roles)}
+    return {
+        str(item["type"])
+        for item in emits
+        if any(address.fold(target) in own for target in item.get("to", ())) and not item["type"].endswith(".*")
+    }
+
+
 class EntriesView:
     """A registry view (decide.RegistryView) over a sequence of valid entries."""
 
