@@ -252,9 +252,10 @@ class _Pass:
             alarms.looks_right(self._notes, remote.name)
         except Unreachable as fault:
             row.update(state="unreachable", why=str(fault))
-            alarms.failed(self._notes, remote.name, now)
+            alarms.failed(self._notes, remote.name, now, str(fault))
         except (Odd, Wrong) as fault:
             row.update(state="wrong", why=str(fault))
+            alarms.looks_wrong(self._notes, remote.name, str(fault))
             alarms.raise_alarm(self._office, self._settings, self._notes, remote, str(fault), self._clock())
 
     def _fetch(self, remote: Remote) -> None:

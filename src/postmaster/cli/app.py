@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "log": ("log", "log", "Show the delivery log."),
     "dead-letter": ("dead_letter", "dead_letter", "List, show and retry dead letters."),
     "verify": ("office", "verify", "Compare log, inboxes and dead letters."),
-    "status": ("office", "status", "Show what the office holds and what waits."),
+    "status": ("status", "status", "Say whether mail flows, and what waits."),
     "register": ("directory", "register", "Make a live instance of a class."),
     "archive": ("directory", "archive", "Archive a live instance; its name is free then."),
     "directory": ("directory", "directory", "List who is alive."),
