@@ -27,8 +27,9 @@ def survey(office: Office, settings: Settings, problems: list[str], now_ns: int)
     """Return for each remote how it is: `name`, what waits for it, how it answered, and the last receipts.
 
     `waiting` counts letters, and `oldest_seconds` is the age of the oldest; `failures` says how often in a row it did
-    not answer, `why` what was said then, `next_try` when it is tried again; `wrong` is what looks wrong with it;
-    `receipts` are the last, newest first. A queue or log that cannot be read is told of in `problems`.
+    not answer, `unanswered_seconds` for how long, `why` what was said then, `next_try` when it is tried again; `wrong`
+    is what looks wrong with it; `receipts` are the last, newest first. A queue or log that cannot be read is told of in
+    `problems`.
     """
     if not settings.remotes:
         return []
@@ -37,7 +38,11 @@ def survey(office: Office, settings: Settings, problems: list[str], now_ns: int)
         receipts = _receipts(office)
         for remote in settings.remotes:
             own = [one for one in receipts if one["agent"].startswith(f"{remote.name}:")]
-            row = {"name": remote.name, **_waiting(office, remote.name, now_ns), **_answers(office, remote.name)}
+            row = {
+                "name": remote.name,
+                **_waiting(office, remote.name, now_ns),
+                **_answers(office, remote.name, now_ns),
+            }
             found.append({**row, "receipts": own[:_SHOWN]})
     except OSError as fault:
         problems.append(f"{fault.filename or office.carrier}: cannot be read: {fault.strerror}")
@@ -56,12 +61,13 @@ def _waiting(office: Office, remote: str, now_ns: int) -> dict[str, Any]:
     return {"waiting": count, "oldest_seconds": (now_ns - oldest) // 10**9 if count else None}
 
 
-def _answers(office: Office, remote: str) -> dict[str, Any]:
+def _answers(office: Office, remote: str, now_ns: int) -> dict[str, Any]:
     later, looks = read_note(office, remote + LATER), read_note(office, remote + LOOKS)
     later = later if isinstance(later, dict) else {}
-    next_try = later.get("not_before")
+    next_try, since = later.get("not_before"), later.get("since")
     return {
         "failures": later.get("failures", 0),
+        "unanswered_seconds": max(0, now_ns // 10**9 - since) if isinstance(since, int) else None,
         "why": later.get("why"),
         "next_try": times.timestamp(next_try * 10**9) if isinstance(next_try, int) else None,
         "wrong": looks if isinstance(looks, str) else None,

@@ -19,7 +19,7 @@ class Limits:
 
     Attributes:
         run: the age of the last run, while mail waits.
-        deferred: for how long a letter is deferred, or waits for another office.
+        deferred: for how long a letter is deferred, or another office does not get its mail.
         unread: the age of the oldest unread message.
         dead: how many dead letters there may be of the last day; None for any number.
         free_percent: what must be left of a file system, in bytes and in inodes.
@@ -150,7 +150,8 @@ def _of_remotes(answer: dict[str, Any], limits: Limits) -> list[Concern]:
         if one["wrong"] is not None:
             found.append(Concern(CRITICAL, f"remote {one['name']} looks wrong: {one['wrong']}"))
         elif one["failures"]:
-            level = CRITICAL if waits else WARNING
+            silent = one["unanswered_seconds"] is not None and one["unanswered_seconds"] >= limits.deferred
+            level = CRITICAL if waits or silent else WARNING
             why = f": {one['why']}" if one["why"] else ""
             found.append(Concern(level, f"remote {one['name']} does not answer ({one['failures']} times{why})"))
         elif waits:

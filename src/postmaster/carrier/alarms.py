@@ -27,7 +27,9 @@ def failed(notes: Notes, remote: str, now: int, why: str) -> None:
     found = notes.read(remote + elsewhere.LATER)
     failures = int(found["failures"]) + 1 if found else 1
     pause = min(_FIRST_SECONDS * 2 ** min(failures - 1, 10), _LAST_SECONDS)
-    notes.write(remote + elsewhere.LATER, {"failures": failures, "not_before": now + pause, "why": why})
+    since = found.get("since", now) if found else now
+    note = {"failures": failures, "not_before": now + pause, "since": since, "why": why}
+    notes.write(remote + elsewhere.LATER, note)
 
 
 def answered(notes: Notes, remote: str) -> None:

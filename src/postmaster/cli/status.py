@@ -48,7 +48,7 @@ def _span(text: str) -> int:
     default="1h",
     metavar="SPAN",
     show_default=True,
-    help="Critical: mail is deferred, or waits for another office, for so long.",
+    help="Critical: mail is deferred, or another office does not get its mail, for so long.",
 )
 @click.option(
     "--max-unread-age",
