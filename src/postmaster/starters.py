@@ -24,7 +24,8 @@ _CRON_DAEMONS: Final = frozenset({"cron", "crond", "fcron", "dcron", "bcron-star
 _CRON_GENERATOR: Final = "/usr/lib/systemd/system-generators/systemd-crontab-generator"  # systemd-cron has no daemon
 _FIELDS: Final = re.compile(r"(@\w+|\S+(?:\s+\S+){4})\s+(.*)", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*)")
-_ROUTES: Final = ("route", "cycle", "watch", "carry")
+_ROUTES: Final = ("route", "cycle", "watch")
+_STEPS: Final = (*_ROUTES, "carry", "wake")
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -38,7 +39,7 @@ class Starter:
         text: the line, the unit's command, or the command line.
         root: the office.
         program: what is run.
-        steps: which commands of ours (`route`, `cycle`, `carry`, `watch`).
+        steps: which commands of ours (`route`, `cycle`, `watch`, `carry`, `wake`).
         path: the PATH that its commands are looked for in.
         marked: `postmaster cron` knows the line as its own.
     """
@@ -51,6 +52,11 @@ class Starter:
     steps: tuple[str, ...]
     path: str = "/usr/bin:/bin"
     marked: bool = False
+
+    @property
+    def routes(self) -> bool:
+        """Whether it takes mail out of the outbox."""
+        return any(step in _ROUTES for step in self.steps)
 
     @property
     def is_cron(self) -> bool:
@@ -68,8 +74,8 @@ class Starters:
     cron_runs: bool | None = None
 
     def of(self, root: str) -> list[Starter]:
-        """Return those of one office."""
-        return [one for one in self.found if one.root == root]
+        """Return those that route the mail of one office."""
+        return [one for one in self.found if one.root == root and one.routes]
 
 
 def look(run: crontab.Run = crontab.run) -> Starters:
@@ -194,7 +200,7 @@ def _read_command(words: Sequence[str], account: str, variables: dict[str, str])
         return None
     rest = words[at + 1 :]
     script = words[at].endswith("postmaster.sh")
-    step = "route" if script else next((word for word in rest if word in _ROUTES), None)
+    step = "route" if script else next((word for word in rest if word in _STEPS), None)
     if step is None:
         return None
     given = None

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "dead-letter": ("dead_letter", "dead_letter", "List, show and retry dead letters."),
     "verify": ("office", "verify", "Compare log, inboxes and dead letters."),
     "status": ("status", "status", "Say whether mail flows, and what waits."),
+    "doctor": ("doctor", "doctor", "Find mistakes in the set-up, and their fixes."),
     "register": ("directory", "register", "Make a live instance of a class."),
     "archive": ("directory", "archive", "Archive a live instance; its name is free then."),
     "directory": ("directory", "directory", "List who is alive."),
