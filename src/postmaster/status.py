@@ -29,7 +29,7 @@ from postmaster.health import Limits
 from postmaster.office import Office
 from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
-from postmaster.registry import compiled, declarations, merge
+from postmaster.registry import compiled, lag
 from postmaster.registry.compiled import OpenView
 from postmaster.settings import load_settings
 from postmaster.waiting_room import DAY, age
@@ -149,8 +149,7 @@ def _registry(office: Office, open_view: OpenView) -> tuple[Answer, list[tuple[s
             for agent in view.all_agents():
                 inboxes.append((agent.inbox, agent.id))
                 answer["agents" if agent.class_id is None else "instances"] += 1
-        stale = _stale(office)
-        if stale is not None:
+        if (stale := _stale(office)) is not None:
             answer |= {"state": "stale", "detail": f"{stale}; run `postmaster registry merge`"}
     except ConfigurationFault as fault:
         state = "invalid" if os.path.lexists(office.registry) else "missing"
@@ -164,31 +163,12 @@ def _registry(office: Office, open_view: OpenView) -> tuple[Answer, list[tuple[s
 
 
 def _stale(office: Office) -> str | None:
-    """Tell, in words, how the declarations have changed since the merge. Only if one looks newer are they read."""
-    merged = os.stat(office.registry).st_mtime_ns
+    """Tell, in words, how the declarations have changed since the merge; None if they have not."""
     try:
-        changed = [os.stat(office.declarations).st_mtime_ns]
-        with os.scandir(office.declarations) as entries:
-            listed = [entry for entry in entries if entry.name.endswith(declarations.SUFFIXES)]
-            changed += [entry.stat().st_mtime_ns for entry in listed]
+        report = lag.since_merge(office)
     except OSError as fault:
         return f"{fault.filename or office.declarations}: {fault.strerror}"
-    if max(changed) < merged:
-        return None
-    report = merge.plan(office).report
-    if report.problems:
-        count = len(report.problems)
-        return f"the declarations have changed since the merge, and {count} of their lines cannot be merged"
-    if report.unchanged:
-        return None
-    changes = {
-        "added": report.added,
-        "moved": report.moved,
-        "changed": report.changed,
-        "removed": report.removed,
-    }
-    told = ", ".join(f"{len(found)} {what}" for what, found in changes.items() if found)
-    return "the declarations have changed since the merge" + (f" ({told})" if told else "")
+    return lag.told(report) if report is not None else None
 
 
 # -- inboxes -------------------------------------------------------------------------------------------------------

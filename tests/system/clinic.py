@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ class Clinic:
     """An office, and how the doctor is called there. `prefix` starts it; `env` is its environment."""
 
     box: Box
+    line_of: str  # the crontab line of an office, with ROOT for its root
     daemon: subprocess.Popen[bytes] | None = None
     prefix: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
@@ -44,8 +46,7 @@ class Clinic:
         cron = self.folder / "cron"
         shutil.copy(shutil.which("sleep") or "/bin/sleep", cron)  # its name is what the doctor looks for
         self.daemon = subprocess.Popen([cron, "300"])
-        assert self.run("cron", "--install").returncode == 0
-        self.box.route()
+        self.crontab(self.line())
 
     def close(self) -> None:
         """End the daemon."""
@@ -67,12 +68,12 @@ class Clinic:
 
     def crontab(self, text: str) -> None:
         """Replace the account's crontab."""
-        name = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        name = pwd.getpwuid(os.geteuid()).pw_name
         self.store.with_name(f"{self.store.name}.{name}").write_text(text)
 
     def line(self) -> str:
         """Return the crontab line of this office."""
-        return self.run("cron").stdout
+        return self.line_of.replace("ROOT", str(self.root))
 
     def run(self, *args: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """Run a command of ours."""
@@ -80,16 +81,25 @@ class Clinic:
 
     def findings(self) -> list[dict[str, Any]]:
         """Return what the doctor finds, having checked that asking changed nothing."""
-        before = self.box.snapshot(private=True)
+        before = self.looks()
         done = self.run("doctor", "--json", prefix=self.prefix)
         assert done.stderr == "", done.stderr
-        assert self.box.snapshot(private=True) == before
+        assert self.looks() == before
         answer = json.loads(done.stdout)
         assert done.returncode == (1 if answer["findings"] else 0)
         assert answer["ok"] is not bool(answer["findings"])
         for one in answer["findings"]:
             assert one["where"] and one["what"] and one["fix"]
         return list(answer["findings"])
+
+    def looks(self) -> dict[str, tuple[int, ...]]:
+        """Return how every name of the office looks: mode, owner, size and times."""
+        found = {}
+        for folder, folders, files in os.walk(self.root):
+            for path in (os.path.join(folder, name) for name in (*folders, *files)):
+                seen = os.lstat(path)
+                found[path] = (seen.st_ino, seen.st_mode, seen.st_uid, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        return found
 
     def found(self, name: str) -> list[dict[str, Any]]:
         """Return the findings of one check."""

@@ -12,7 +12,7 @@ from postmaster.doctor.facts import Facts, Node
 from postmaster.doctor.nodes import listed, node
 from postmaster.errors import ConfigurationFault
 from postmaster.office import DEFAULT_ROOT, ENVIRONMENT, Office, absolute
-from postmaster.registry import compiled, declarations, merge, source, written
+from postmaster.registry import compiled, declarations, lag, merge, source, written
 from postmaster.settings import Settings, load_settings
 
 _TAIL_BYTES: Final = 64 * 1024
@@ -118,18 +118,18 @@ def _registry(office: Office, facts: Facts) -> None:
             facts.ignored_declarations.append(one)
     if not facts.places["registry.d"].is_directory:
         return
-    report = merge.plan(office).report
-    facts.declaration_faults = [str(one) for one in report.problems][:_FAULTS]
+    report = None
+    if facts.registry == "merged":
+        with contextlib.suppress(OSError):
+            report = lag.since_merge(office)
+    else:
+        report = merge.plan(office).report
+    facts.declaration_faults = [str(one) for one in report.problems][:_FAULTS] if report is not None else []
     with contextlib.suppress(OSError, ValueError):
         raw, _ = source.read_file(office.registry, declarations.MAX_REGISTRY_BYTES)
         facts.edited = not written.is_as_written(raw)
-    if facts.registry == "merged" and not report.problems and not report.unchanged:
-        changes = (("added", report.added), ("moved", report.moved), ("changed", report.changed))
-        told = [f"{len(found)} {what}" for what, found in (*changes, ("removed", report.removed)) if found]
-        facts.registry = "stale"
-        facts.registry_detail = "the declarations have changed since the merge" + (
-            f" ({', '.join(told)})" if told else ""
-        )
+    if facts.registry == "merged" and report is not None:
+        facts.registry, facts.registry_detail = "stale", lag.told(report)
 
 
 def _mail(office: Office, facts: Facts) -> None:
