@@ -26,6 +26,7 @@ _FIELDS: Final = re.compile(r"(@\w+|\S+(?:\s+\S+){4})\s+(.*)", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*)")
 _ROUTES: Final = ("route", "cycle", "watch")
 _STEPS: Final = (*_ROUTES, "carry", "wake")
+_INTERPRETERS: Final = ("python", "pypy", "postmaster")  # how processes are called that may be ours
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -277,8 +278,9 @@ def _processes() -> Iterator[tuple[int, str, list[str]]]:
     """Yield number, name and words of every process that can be seen; nothing where there is no /proc."""
     for name in _names("/proc"):
         if name.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/comm", encoding="utf-8", errors="replace") as comm:
-                yield int(name), comm.read().strip(), _text(f"/proc/{name}/cmdline").split("\0")[:-1]
+            called = _text(f"/proc/{name}/comm").strip()
+            is_ours = called.startswith(_INTERPRETERS)
+            yield int(name), called, _text(f"/proc/{name}/cmdline").split("\0")[:-1] if is_ours else []
 
 
 def _watching(number: int, words: list[str]) -> Starter | None:

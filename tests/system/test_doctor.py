@@ -443,6 +443,26 @@ def test_accounts(clinic: Clinic) -> None:
     clinic.box.world.chmod(0o755)
 
 
+@pytest.mark.skipif(not ROOT, reason="only root asks for others")
+def test_root_asks_for_the_owner(clinic: Clinic) -> None:
+    """Asked by root, the rights of the account that the office belongs to count, and not those of root."""
+    for path in (clinic.root, *clinic.root.rglob("*")):
+        os.chown(path, 65534, -1, follow_symlinks=False)
+    echo = clinic.box.inbox("lab.echo") / "unread"
+    for path in (clinic.root / "outbox", clinic.root / "logs", echo):
+        os.chown(path, 0, 0)
+    found = {one["where"]: one["check"] for one in clinic.findings() if "nobody may not write here" in one["what"]}
+    assert found == {"outbox": "outbox-closed", "logs": "part-closed", "inboxes/lab.echo/unread": "inbox-closed"}
+
+
+@pytest.mark.parametrize("root", ["/nonexistent/office", "/etc/passwd", "/", "/proc"])
+def test_what_is_no_office(box: Box, root: str) -> None:
+    """Any path can be asked about; one that is no office is a finding."""
+    done = box.run("--root", root, "doctor")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(f"no-office: {root}: is ")
+
+
 @pytest.fixture
 def public(clinic: Clinic) -> Iterator[Path]:
     """The office at a place that other accounts can come to, with an agent whose account is `nobody`."""

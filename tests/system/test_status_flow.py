@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -315,6 +316,15 @@ def test_a_file_for_the_collector(lab: Box) -> None:
     done = lab.run("status", "--format", "prometheus", "--output", str(target), "--check")
     assert done.returncode == 3
     assert parsed(lab, target.read_text())["up", ()] == 0
+
+
+def test_the_page_has_every_metric() -> None:
+    """The table of metrics in docs/operations.md is the program's."""
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `postmaster_")]
+    code = "from postmaster.metrics import _HELP; print(*_HELP)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(re.findall(r"`postmaster_(\w+)`", "".join(rows))) == sorted(done.stdout.split())
 
 
 def test_json_is_a_format(lab: Box) -> None:

@@ -50,7 +50,7 @@ def inbox_closed(facts: Facts) -> Iterator[Finding]:
         nodes = [one.node, *one.folders.values()]
         for node in nodes:
             if node.kind == "closed" or (node.is_directory and not node.may_write):
-                what = f"{facts.account} may not write here: mail for {one.agent} waits"
+                what = f"{facts.router} may not write here: mail for {one.agent} waits"
                 yield Finding(
                     node.shown, what, "open it to the account that routes", (shell("chmod", "u+rwx", node.path),)
                 )

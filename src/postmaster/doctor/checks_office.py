@@ -70,7 +70,7 @@ def outbox_closed(facts: Facts) -> Iterator[Finding]:
     """No letter can be put into the outbox, or taken out of it."""
     node = facts.places["outbox"]
     if node.is_directory and not node.may_write:
-        what = f"{facts.account} may not write here: no letter can be sent, and none taken out"
+        what = f"{facts.router} may not write here: no letter can be sent, and none taken out"
         yield Finding(node.shown, what, "open it", (shell("chmod", "u+rwx", node.path),))
 
 
@@ -79,7 +79,7 @@ def part_closed(facts: Facts) -> Iterator[Finding]:
     for name in _WRITTEN:
         node = facts.places[name]
         if node.is_directory and not node.may_write:
-            what = f"{facts.account} may not write here: a run ends with 73 or 74"
+            what = f"{facts.router} may not write here: a run ends with 73 or 74"
             yield Finding(node.shown, what, "open it", (shell("chmod", "u+rwx", node.path),))
 
 

@@ -59,7 +59,8 @@ def key_open(facts: Facts) -> Iterator[Finding]:
     """A secret that others can read."""
     for remote in facts.remotes:
         node = remote.keys.get("sign")
-        if node is not None and node.kind == "file" and node.mode & _SECRET:
+        is_secret = node is not None and not node.path.endswith(".pub")  # that of a key which an agent holds
+        if node is not None and is_secret and node.kind == "file" and node.mode & _SECRET:
             what = f"the key that mail to {remote.name} is signed with can be read by others: ssh-keygen refuses it"
             yield Finding(node.shown, what, "close it", (shell("chmod", "600", node.path),))
 

@@ -169,6 +169,16 @@ class Facts:
     disks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def asked_for(self) -> str | None:
+        """The account that root asks for: the owner of the office, if that is another."""
+        return self.owner if self.uid == 0 and self.owner not in ("", self.account) else None
+
+    @property
+    def router(self) -> str:
+        """The account whose rights count: who asks; if that is root, the owner of the office."""
+        return self.asked_for or self.account
+
+    @property
     def is_office(self) -> bool:
         """Whether there is an office to look at."""
         return self.places["outbox"].is_directory

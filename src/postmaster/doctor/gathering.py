@@ -28,7 +28,7 @@ def gather(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Facts:
     owner = starters.account_name(root.uid) if root.is_there else ""
     account = starters.account_name(uid)
     facts = Facts(office.root, clock(), uid, account, owner, starters.look())
-    facts.places = {name: node(office, path) for name, path in _places(office).items()}
+    facts.places = {name: node(office, path, router=facts.asked_for) for name, path in _places(office).items()}
     facts.other_offices = _other_offices(office)
     _starters(facts)
     if not facts.is_office:

@@ -51,7 +51,8 @@ def gather(office: Office, facts: Facts, settings: Settings) -> None:
 
 
 def _inbox(office: Office, facts: Facts, agent: str, path: str, entry: Entry) -> Inbox:
-    folders = {name: node(office, os.path.join(path, name), follow=False) for name in maildir.FOLDERS}
+    router = facts.asked_for
+    folders = {name: node(office, os.path.join(path, name), follow=False, router=router) for name in maildir.FOLDERS}
     inside = path.startswith(office.root.rstrip("/") + "/")
     unread = listed(office, folders[maildir.UNREAD].path) if folders[maildir.UNREAD].is_directory else []
     messages = [one for one in unread if one.kind == "file" and not os.path.basename(one.path).startswith(".")]
@@ -76,7 +77,16 @@ def _inbox(office: Office, facts: Facts, agent: str, path: str, entry: Entry) ->
     declared_in = str(entry.get("declared_in", ""))
     read_by = (user, _group_of(user) if user else None)
     return Inbox(
-        agent, declared_in, node(office, path), folders, inside, mount, *read_by, closed, mail_closed, temporaries
+        agent,
+        declared_in,
+        node(office, path, router=router),
+        folders,
+        inside,
+        mount,
+        *read_by,
+        closed,
+        mail_closed,
+        temporaries,
     )
 
 

@@ -5,6 +5,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from postmaster.doctor.facts import Node
@@ -15,8 +16,17 @@ _EFFECTIVE: Final = os.access in os.supports_effective_ids
 _ACL: Final = "system.posix_acl_access"
 
 
-def node(office: Office, path: str, *, follow: bool = True) -> Node:
-    """Return what is at a path."""
+def node(office: Office, path: str, *, follow: bool = True, router: str | None = None) -> Node:
+    """Return what is at a path; with `router`, the rights are those of that account, and not ours."""
+    found = _node(office, path, follow=follow)
+    if router is None or found.kind not in ("directory", "file"):
+        return found
+    enter = 1 if found.is_directory else 0
+    may_write, may_read = (not any(closed_to(router, [(found, bits | enter)])) for bits in (2, 4))
+    return replace(found, may_write=may_write, may_read=may_read)
+
+
+def _node(office: Office, path: str, *, follow: bool) -> Node:
     shown = office.shown(path) if path != office.root else path
     try:
         seen = os.stat(path) if follow else os.lstat(path)
