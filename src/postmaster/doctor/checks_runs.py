@@ -7,7 +7,7 @@ from typing import Final
 from postmaster import names
 from postmaster.doctor.facts import Facts
 from postmaster.doctor.findings import Check, Finding, postmaster, shell
-from postmaster.starters import Starter
+from postmaster.run_lines import Starter
 
 _LATE_NS: Final = 30 * 60 * 10**9
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from postmaster import delivery_log, disk_space, lock_holders, names, starters, times
+from postmaster import delivery_log, disk_space, lock_holders, names, run_lines, starters, times
 from postmaster.doctor import gathering_agents, mounts
 from postmaster.doctor.facts import Facts, Node
 from postmaster.doctor.nodes import listed, node
@@ -25,8 +25,8 @@ def gather(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Facts:
     """Return all that the checks are told of an office."""
     uid = os.geteuid()
     root = node(office, office.root)
-    owner = starters.account_name(root.uid) if root.is_there else ""
-    account = starters.account_name(uid)
+    owner = run_lines.account_name(root.uid) if root.is_there else ""
+    account = run_lines.account_name(uid)
     facts = Facts(office.root, clock(), uid, account, owner, starters.look())
     facts.places = {name: node(office, path, router=facts.asked_for) for name, path in _places(office).items()}
     facts.other_offices = _other_offices(office)
