@@ -4,6 +4,7 @@ Cron gives a command almost no environment (crontab(5)): every path in the line 
 because cron would end the command there, and a comment marks the line as that of one office.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from postmaster.errors import ConfigurationFault, UsageProblem
 from postmaster.office import Office
 
 DEFAULT_MINUTES: Final = 10
+_SECONDS: Final = 20.0  # for one run of crontab
 _NONE_YET: Final = re.compile(rb"no crontab for|can't open .*: No such file")
 
 Run = Callable[[list[str], bytes | None], "subprocess.CompletedProcess[bytes]"]
@@ -25,11 +27,12 @@ Run = Callable[[list[str], bytes | None], "subprocess.CompletedProcess[bytes]"]
 def run(command: list[str], data: bytes | None) -> "subprocess.CompletedProcess[bytes]":
     """Run a program with `data` on its standard input."""
     environment = {**os.environ, "LC_ALL": "C"}
-    if data is None:
+    try:
         return subprocess.run(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False
+            command, input=data or b"", capture_output=True, env=environment, timeout=_SECONDS, check=False
         )
-    return subprocess.run(command, input=data, capture_output=True, env=environment, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired as fault:
+        raise TimeoutError(errno.ETIMEDOUT, f"no end after {_SECONDS:g} seconds") from fault
 
 
 def schedule(minutes: int) -> str:

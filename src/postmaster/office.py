@@ -40,6 +40,7 @@ class Office:
         self.dead_letter = os.path.join(root, "dead-letter")
         self.directory = os.path.join(root, "directory")
         self.live = os.path.join(self.directory, "live")
+        self.pending = os.path.join(self.live, "pending")  # what follows a register or archive that is under way
         self.archive = os.path.join(self.directory, "archive")
         self.returning = os.path.join(self.directory, "returning")  # there while unread mail has to be given back
         self.turns = os.path.join(root, "turns")

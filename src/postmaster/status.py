@@ -6,41 +6,45 @@ Inboxes are only listed; of the outbox only what is young is read, to tell what 
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from postmaster import (
+    disk_space,
     elsewhere,
+    health,
     inspection,
     inventory,
     ledger,
-    letter,
+    lock_holders,
     maildir,
-    message,
-    names,
-    outbox,
     reading,
-    reasons,
+    starters,
     times,
+    waiting_room,
 )
-from postmaster.errors import ConfigurationFault, PostmasterError
-from postmaster.history import History
-from postmaster.office import Office, visible
-from postmaster.open_items import OpenItem
-from postmaster.outbox import Waiting
+from postmaster.errors import ConfigurationFault
+from postmaster.health import Limits
+from postmaster.office import Office
 from postmaster.reading import Name
 from postmaster.refusals import REASON_SUFFIX
-from postmaster.registry import compiled, declarations, merge
+from postmaster.registry import compiled, lag
 from postmaster.registry.compiled import OpenView
-from postmaster.settings import Settings, load_settings
+from postmaster.settings import load_settings
+from postmaster.waiting_room import DAY, age
 
-_DAY: Final = 24 * 3600
+_USUAL: Final = Limits()
 
 Answer = dict[str, Any]
 
 
 def survey(
-    office: Office, *, clock: Callable[[], int] = time.time_ns, open_view: OpenView = compiled.open_view
+    office: Office,
+    *,
+    limits: Limits = _USUAL,
+    clock: Callable[[], int] = time.time_ns,
+    open_view: OpenView = compiled.open_view,
 ) -> Answer:
     """Return everything that `status` tells, as plain data; times are RFC 3339, ages are seconds.
 
@@ -53,23 +57,32 @@ def survey(
     problems: list[str] = []
     registry, inboxes = _registry(office, open_view)
     agents = [_mailbox(office, path, agent, problems) for path, agent in inboxes]
-    waiting = _outbox(office, settings, now_ns, problems)
-    items = _open_items(office, waiting["names"], now_ns, problems)
+    own = len(problems)
+    waiting = waiting_room.survey(office, settings, now_ns, problems)
+    arrived = waiting.pop("names")
+    items = waiting_room.open_items(office, arrived, now_ns, problems)
     deferred, retried = items or ([], [])
-    del waiting["names"]
     if items is not None:
         _check_log(office, sum(one["numbered"] for one in agents), problems)
+    log_problems = problems[own:]
+    last, at_work = office.last_run(), bool(lock_holders.holders(office.lock_file))
+    known = {one["file"] for one in (*deferred, *retried, *waiting["held_back"])}
+    settle = settings.settle_seconds
+    waiting["overlooked"] = [] if at_work else waiting_room.overlooked(arrived, known, last, settle)
+    unfinished = _unfinished(office, at_work)
     if os.path.lexists(office.returning):
         where = office.shown(office.returning)
         problems.append(f"{where}: unread mail of an archived instance is still to be returned; the next run goes on")
-    dead = _dead(office, problems)
-    last = office.last_run()
-    return {
+    dead, lately = _dead(office, now_ns, problems)
+    places = [(office.root, "office"), *((path, agent) for path, agent in inboxes if agent is not None)]
+    answer = {
         "office": office.root,
         "name": settings.name,
         "last_run": times.timestamp(int(last * 1e9)) if last is not None else None,
         "last_run_age_seconds": max(0, now_ns // 10**9 - int(last)) if last is not None else None,
+        "at_work": at_work,
         "unfinished_run": os.path.lexists(office.journal),
+        "unfinished": unfinished,
         "registry": registry,
         "totals": {
             "agents": len(agents),
@@ -85,9 +98,43 @@ def survey(
         "deferred": deferred,
         "retried": retried,
         "dead_letters": dead,
-        "remotes": elsewhere.survey(office, settings, problems),
+        "dead_letters_last_day": lately,
+        "max_message_bytes": settings.max_message_bytes,
+        "disks": [{**one, "percent_free": disk_space.least_percent(one)} for one in disk_space.survey(places)],
+        "starters": starters.describe(starters.look(), office),
+        "remotes": elsewhere.survey(office, settings, problems, now_ns),
         "problems": problems,
+        "log_problems": log_problems,
     }
+    return {**answer, **health.verdict(health.judge(answer, limits))}
+
+
+def _unfinished(office: Office, at_work: bool) -> list[Answer]:
+    """Return what somebody who was cut off has left, or who is at work has under way."""
+    runs = "the next run ends it (`postmaster route --now`)"
+    kinds = (
+        (office.journal, "a run was cut off in the middle", runs, at_work, True),
+        (office.removals, "letters that were delivered and could not be taken out of the outbox", runs, at_work, False),
+        (
+            office.pending,
+            "a register or archive was cut off",
+            "the next `postmaster register`, `archive` or `route` ends it",
+            at_work or bool(lock_holders.holders(office.directory_lock)),
+            False,
+        ),
+        (
+            os.path.join(office.carrier, "unfinished"),
+            "an exchange with other offices was cut off",
+            "the next `postmaster carry` ends it",
+            bool(lock_holders.holders(office.carrier_lock)),
+            False,
+        ),
+    )
+    return [
+        {"path": office.shown(path), "what": what, "remedy": remedy, "at_work": busy, "holds_mail": holds}
+        for path, what, remedy, busy, holds in kinds
+        if os.path.lexists(path)
+    ]
 
 
 # -- the registry --------------------------------------------------------------------------------------------------
@@ -102,8 +149,7 @@ def _registry(office: Office, open_view: OpenView) -> tuple[Answer, list[tuple[s
             for agent in view.all_agents():
                 inboxes.append((agent.inbox, agent.id))
                 answer["agents" if agent.class_id is None else "instances"] += 1
-        stale = _stale(office)
-        if stale is not None:
+        if (stale := _stale(office)) is not None:
             answer |= {"state": "stale", "detail": f"{stale}; run `postmaster registry merge`"}
     except ConfigurationFault as fault:
         state = "invalid" if os.path.lexists(office.registry) else "missing"
@@ -117,31 +163,12 @@ def _registry(office: Office, open_view: OpenView) -> tuple[Answer, list[tuple[s
 
 
 def _stale(office: Office) -> str | None:
-    """Tell, in words, how the declarations have changed since the merge. Only if one looks newer are they read."""
-    merged = os.stat(office.registry).st_mtime_ns
+    """Tell, in words, how the declarations have changed since the merge; None if they have not."""
     try:
-        changed = [os.stat(office.declarations).st_mtime_ns]
-        with os.scandir(office.declarations) as entries:
-            listed = [entry for entry in entries if entry.name.endswith(declarations.SUFFIXES)]
-            changed += [entry.stat().st_mtime_ns for entry in listed]
+        report = lag.since_merge(office)
     except OSError as fault:
         return f"{fault.filename or office.declarations}: {fault.strerror}"
-    if max(changed) < merged:
-        return None
-    report = merge.plan(office).report
-    if report.problems:
-        count = len(report.problems)
-        return f"the declarations have changed since the merge, and {count} of their lines cannot be merged"
-    if report.unchanged:
-        return None
-    changes = {
-        "added": report.added,
-        "moved": report.moved,
-        "changed": report.changed,
-        "removed": report.removed,
-    }
-    told = ", ".join(f"{len(found)} {what}" for what, found in changes.items() if found)
-    return "the declarations have changed since the merge" + (f" ({told})" if told else "")
+    return lag.told(report) if report is not None else None
 
 
 # -- inboxes -------------------------------------------------------------------------------------------------------
@@ -212,66 +239,7 @@ def _oldest(agents: list[Answer], now_ns: int) -> Answer | None:
     if not found:
         return None
     since, one = min(found, key=lambda pair: (pair[0], pair[1]["inbox"]))
-    return {"agent": one["agent"], "file": one["oldest_unread"], **_age(since, now_ns)}
-
-
-def _age(since_ns: int, now_ns: int) -> Answer:
-    return {"since": times.timestamp(since_ns), "age_seconds": max(0, (now_ns - since_ns) // 10**9)}
-
-
-# -- the outbox ----------------------------------------------------------------------------------------------------
-
-
-def _outbox(office: Office, settings: Settings, now_ns: int, problems: list[str]) -> Answer:
-    """Look at the outbox: what waits, what is held back and why, and stray names that will never be mail."""
-    outbox.survive_lease_breaks()
-    answer: Answer = {"waiting": 0, "oldest": None, "held_back": [], "unfinished": 0, "stray": [], "names": set()}
-    oldest: tuple[int, str] | None = None
-    max_bytes, settle_seconds = settings.max_message_bytes, settings.settle_seconds
-    try:
-        listed = sorted(outbox.scan(office.outbox, drop_folders=settings.drop_folders, every=True))
-    except OSError as fault:
-        problems.append(f"outbox: cannot be listed: {fault.strerror}")
-        return answer
-    except ConfigurationFault as fault:
-        problems.append(str(fault))
-        return answer
-    for name in listed:
-        path = os.path.join(office.outbox, name)
-        try:
-            seen = os.lstat(path)
-        except OSError:
-            continue
-        if not names.is_mail(os.path.basename(name)):
-            answer["unfinished"] += 1
-            if now_ns - seen.st_mtime_ns > _DAY * 10**9:
-                why = "its name says that it is not finished; rename it to have it sent, or remove it"
-                answer["stray"].append({"file": visible(name), "why": why, **_age(seen.st_mtime_ns, now_ns)})
-            continue
-        answer["waiting"] += 1
-        answer["names"].add(visible(name))
-        oldest = min(oldest or (seen.st_mtime_ns, name), (seen.st_mtime_ns, name))
-        young = outbox.is_young(seen.st_mtime_ns, now_ns, settle_seconds)
-        why_held = _held_back(office, name, max_bytes if young else 0, settle_seconds, now_ns)
-        if why_held is not None:
-            answer["held_back"].append({"file": visible(name), "why": why_held, **_age(seen.st_mtime_ns, now_ns)})
-    if oldest is not None:
-        answer["oldest"] = {"file": visible(oldest[1]), **_age(oldest[0], now_ns)}
-    return answer
-
-
-def _held_back(office: Office, name: str, max_bytes: int, settle_seconds: int, now_ns: int) -> str | None:
-    """Return why the router would leave a letter alone for now. A settled one (`max_bytes` 0) is not read."""
-    head = message.HEAD_BYTES if max_bytes else 0
-    reading = outbox.read(
-        office.outbox, name, max_bytes=max_bytes, head_bytes=head, settle_seconds=settle_seconds, now_ns=now_ns
-    )
-    if reading is None:
-        return None
-    if not max_bytes:
-        return reading.why if isinstance(reading, Waiting) else None
-    found = letter.assess(reading, visible(name), now_ns=now_ns, settle_seconds=settle_seconds, max_bytes=max_bytes)
-    return found.why if isinstance(found, Waiting) else None
+    return {"agent": one["agent"], "file": one["oldest_unread"], **age(since, now_ns)}
 
 
 def _check_log(office: Office, numbered: int, problems: list[str]) -> None:
@@ -290,79 +258,42 @@ def _check_log(office: Office, numbered: int, problems: list[str]) -> None:
         )
 
 
-def _open_items(
-    office: Office, waiting: set[str], now_ns: int, problems: list[str]
-) -> tuple[list[Answer], list[Answer]] | None:
-    """Return what the log calls deferred, and what it calls retried, and is in the outbox still, by recipient.
-
-    None if the log cannot be read.
-    """
-    try:
-        history = History(office, write=False)
-    except PostmasterError as fault:
-        problems.append(str(fault))
-        return None
-    found: dict[bool, list[Answer]] = {True: [], False: []}
-    for key, item in history.open_items.items():
-        file = key.partition(" ")[2]
-        if file not in waiting:
-            continue
-        if item.is_report and not item.retried and not any(reason for reason, _ in item.pending.values()):
-            continue  # not put off: the next run routes it
-        tried = {to for (to, _), (reason, _) in item.pending.items() if _is_deferral(item, reason)}
-        for (recipient, agent), (reason, since) in item.pending.items():
-            is_deferred = _is_deferral(item, reason)
-            if not is_deferred and recipient in tried:
-                continue  # a run has found since whose address it is
-            age: Answer = {"since": since, "age_seconds": None}
-            with contextlib.suppress(ValueError):
-                age = _age(times.parse_time(since), now_ns)
-            one = {"file": file, "to": recipient or None, "agent": agent or None, "reason": reason or None, **age}
-            found[is_deferred].append(one)
-    history.close()
-    for listed in found.values():
-        listed.sort(key=lambda one: (one["since"], one["file"], one["to"] or ""))
-    return found[True], found[False]
-
-
-def _is_deferral(item: OpenItem, reason: str) -> bool:
-    """Tell deferred copies from retried ones, which have the reason they died of until a run has dealt with them."""
-    return not item.retried or reasons.action_of(reason) == reasons.DEFERRED
-
-
 # -- dead letters --------------------------------------------------------------------------------------------------
 
 
-def _dead(office: Office, problems: list[str]) -> dict[str, int]:
-    """Count the dead letters by reason, which their reason files say on a line of its own."""
+def _dead(office: Office, now_ns: int, problems: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Count the dead letters by reason, which their reason files say on a line of its own: all, those of a day."""
     try:
         listed = set(os.listdir(office.dead_letter))
     except OSError as fault:
         problems.append(f"dead-letter: cannot be listed: {fault.strerror}")
-        return {}
-    counts: dict[str, int] = {}
+        return {}, {}
+    counts: Counter[str] = Counter()
+    lately: Counter[str] = Counter()
     for name in listed:
         is_reason = name.endswith(REASON_SUFFIX) and name + REASON_SUFFIX not in listed
         if name.startswith(".") or is_reason:
             continue
-        reason = _reason(os.path.join(office.dead_letter, name + REASON_SUFFIX))
-        counts[reason] = counts.get(reason, 0) + 1
-    return dict(sorted(counts.items()))
+        reason, written_ns = _reason(os.path.join(office.dead_letter, name + REASON_SUFFIX))
+        counts[reason] += 1
+        lately[reason] += now_ns - written_ns < DAY * 10**9
+    return dict(sorted(counts.items())), dict(sorted((+lately).items()))
 
 
-def _reason(path: str) -> str:
+def _reason(path: str) -> tuple[str, int]:
+    """Return the reason in a reason file, and when that was written (nanoseconds; 0 if there is none)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return "unknown"
+        return "unknown", 0
     try:
-        head = os.read(descriptor, 4096)
+        head, written_ns = os.read(descriptor, 4096), os.fstat(descriptor).st_mtime_ns
     except OSError:
-        return "unknown"
+        return "unknown", 0
     finally:
         os.close(descriptor)
     for line in head.splitlines():
         if line.startswith(b"reason: "):
             word = line[8:].decode("utf-8", "replace").strip().strip("\"'")
-            return word if word.isprintable() and word else "unknown"
-    return "unknown"
+            return (word if word.isprintable() and word else "unknown"), written_ns
+    return "unknown", written_ns

@@ -238,7 +238,10 @@ def test_a_remote_that_looks_wrong(two: tuple[Box, Box, Path], wrong: str) -> No
     (told,) = a.unread("a.a0")
     assert told.fields["type"] == "carrier.problem" and b"--accept hub" in told.body
     if wrong in ("rewound", "gone"):
+        done = a.run("status", "--check")
+        assert done.returncode == 2 and "remote hub looks wrong: " in done.stdout.splitlines()[0]
         carry(a, "--accept", "hub")
+        assert "looks wrong" not in a.run("status").stdout
         turn(b)
         assert (got(b, "b.a0"), got(b, "b.a1")) == ([b"0", b"1"], [b"later"])
 

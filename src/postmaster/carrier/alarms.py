@@ -3,7 +3,7 @@
 import contextlib
 from typing import Final
 
-from postmaster import remotes, times
+from postmaster import elsewhere, remotes, times
 from postmaster.carrier.files import Notes
 from postmaster.composition import Draft, compose, new_flow
 from postmaster.office import Office
@@ -18,26 +18,35 @@ _LAST_SECONDS: Final = 3600
 
 def not_before(notes: Notes, remote: str) -> int:
     """Return when a remote is to be tried again, in seconds since the epoch; 0: at once."""
-    found = notes.read(f"{remote}.later")
+    found = notes.read(remote + elsewhere.LATER)
     return int(found["not_before"]) if found else 0
 
 
-def failed(notes: Notes, remote: str, now: int) -> None:
-    """Note that a remote did not answer: each time twice as long until the next attempt."""
-    found = notes.read(f"{remote}.later")
+def failed(notes: Notes, remote: str, now: int, why: str) -> None:
+    """Note that a remote did not answer, and why: each time twice as long until the next attempt."""
+    found = notes.read(remote + elsewhere.LATER)
     failures = int(found["failures"]) + 1 if found else 1
     pause = min(_FIRST_SECONDS * 2 ** min(failures - 1, 10), _LAST_SECONDS)
-    notes.write(f"{remote}.later", {"failures": failures, "not_before": now + pause})
+    since = found.get("since", now) if found else now
+    note = {"failures": failures, "not_before": now + pause, "since": since, "why": why}
+    notes.write(remote + elsewhere.LATER, note)
 
 
 def answered(notes: Notes, remote: str) -> None:
     """Note that a remote has answered."""
-    notes.drop(f"{remote}.later")
+    notes.drop(remote + elsewhere.LATER)
 
 
 def looks_right(notes: Notes, remote: str) -> None:
     """Note that nothing is wrong with a remote."""
+    notes.drop(remote + elsewhere.LOOKS)
     notes.drop(f"{remote}.wrong")
+
+
+def looks_wrong(notes: Notes, remote: str, facts: str) -> None:
+    """Note what is wrong with a remote, for `status`."""
+    if notes.read(remote + elsewhere.LOOKS) != facts:
+        notes.write(remote + elsewhere.LOOKS, facts)
 
 
 def raise_alarm(office: Office, settings: Settings, notes: Notes, remote: Remote, facts: str, now_ns: int) -> None:

@@ -34,9 +34,10 @@ def exchange(desk: Desk, remote: Remote, *, asked: bool) -> None:
         alarms.looks_right(desk.notes, remote.name)
     except Unreachable as fault:
         row.update(state="unreachable", why=str(fault))
-        alarms.failed(desk.notes, remote.name, now)
+        alarms.failed(desk.notes, remote.name, now, str(fault))
     except (Odd, Wrong) as fault:
         row.update(state="wrong", why=str(fault))
+        alarms.looks_wrong(desk.notes, remote.name, str(fault))
         alarms.raise_alarm(desk.office, desk.settings, desk.notes, remote, str(fault), desk.clock())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import delivery_log, durable, maildir, message, reasons, remotes, times
+from postmaster import delivery_log, durable, elsewhere, maildir, message, reasons, remotes, times
 from postmaster.carrier.lines import DIGEST, Letter
 from postmaster.composition import RESERVED, Draft, compose
 from postmaster.delivery_log import Record
@@ -45,11 +45,7 @@ class Notes:
 
     def read(self, name: str) -> Any:
         """Return a note; None if there is none that can be read."""
-        try:
-            with open(durable.open_regular(os.path.join(self._office.carrier, name)), "rb") as stream:
-                return json.load(stream)
-        except (OSError, ValueError):
-            return None
+        return elsewhere.read_note(self._office, name)
 
     def write(self, name: str, value: Any) -> None:
         """Keep a note, durably. Raises OSError."""

@@ -1,4 +1,4 @@
-"""`postmaster init`, `verify`, `status` and `cron`."""
+"""`postmaster init`, `verify` and `cron`."""
 
 import os
 from dataclasses import asdict
@@ -86,110 +86,6 @@ def audit_lines(answer: dict[str, Any]) -> list[str]:
         f"in {counts['mailboxes']} inboxes and dead-letter/, {said}"
     )
     return [*lines, answer["sum"]]
-
-
-@click.command()
-@click.option("-v", "--verbose", "--all", "everybody", is_flag=True, help="Agents without unread mail too.")
-@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
-@click.pass_obj
-def status(office: Office, everybody: bool, as_json: bool) -> int:
-    """Show what the office holds, what waits and why. Changes nothing.
-
-    Exit codes: 0 shown, 78 no office.
-
-    \b
-    Example:
-      postmaster status
-      postmaster status --json | jq '.totals'
-    """
-    from postmaster import status as module
-    from postmaster.directory import open_view
-
-    answer = module.survey(office, open_view=open_view)
-    if as_json:
-        echo_json(answer)
-        return 0
-    for line in status_lines(answer, everybody=everybody):
-        click.echo(line)
-    return 0
-
-
-def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
-    """Return the human form of `status.survey`."""
-    totals = answer["totals"]
-    lines = [
-        f"office {printable(answer['name'])} at {printable(answer['office'])}",
-        _registry_line(answer["registry"]),
-        "last run     "
-        + (f"{answer['last_run']} ({_ago(answer['last_run_age_seconds'])})" if answer["last_run"] else "never"),
-    ]
-    if answer["unfinished_run"]:
-        lines.append("             a run is at work, or was cut off in the middle; the next one ends it")
-    lines.append(f"mail         {totals['unread']} unread, {totals['read']} read")
-    if oldest := answer["oldest_unread"]:
-        who = oldest["agent"] or "nobody in the registry"
-        lines.append(f"oldest       {printable(oldest['file'])} for {who} ({_ago(oldest['age_seconds'])})")
-    for one in answer["agents"]:
-        if (one["unread"] and not one["archived"]) or everybody:
-            nobody = "archived" if one["archived"] else "not in the registry"
-            who = one["agent"] or f"{printable(one['inbox'])} ({nobody})"
-            lines.append(f"  {one['unread']:>7} unread {one['read']:>7} read  {who}")
-    lines += _outbox_lines(answer)
-    reasons = ", ".join(f"{count} {printable(name)}" for name, count in answer["dead_letters"].items())
-    lines.append(f"dead letters {totals['dead']}" + (f": {reasons}" if reasons else ""))
-    for one in answer["remotes"]:
-        lines.append(f"remote       {one['name']}: {one['waiting']} waiting for the carrier")
-        for receipt in one["receipts"]:
-            about = f"{printable(receipt['to'])} {printable(receipt['correlation_id'])} #{receipt['sequence']}"
-            lines.append(f"  {printable(receipt['detail'])}: {about} {printable(receipt['subject'])}")
-    return [*lines, *(f"problem      {printable(text)}" for text in answer["problems"])]
-
-
-def _registry_line(registry: dict[str, Any]) -> str:
-    counted = f"{registry['agents']} agents"
-    counted += f", {registry['instances']} live instances" if registry["instances"] else ""
-    if registry["state"] == "merged":
-        return f"registry     {counted}"
-    if registry["state"] == "stale":
-        return f"registry     {counted}; {printable(registry['detail'])}"
-    return f"registry     {registry['state']}: {printable(registry['detail'])}"
-
-
-def _outbox_lines(answer: dict[str, Any]) -> list[str]:
-    box = answer["outbox"]
-    oldest = box["oldest"]
-    told = f", the oldest {printable(oldest['file'])} ({_ago(oldest['age_seconds'])})" if oldest else ""
-    lines = [f"outbox       {box['waiting']} waiting{told}"]
-    for one in answer["deferred"]:
-        why = f"{printable(one['reason'] or 'no reason given')}, since {printable(one['since'])}"
-        lines.append(f"  deferred   {_letter_for(one)}: {why}")
-    for one in answer["retried"]:
-        was = f" (it died of {printable(one['reason'])})" if one["reason"] else ""
-        lines.append(f"  retried    {_letter_for(one)}: waits for the next run since {printable(one['since'])}{was}")
-    for one in box["held_back"]:
-        lines.append(f"  held back  {printable(one['file'])}: {printable(one['why'])} ({_ago(one['age_seconds'])})")
-    for one in box["stray"]:
-        lines.append(f"  stray      {printable(one['file'])}: {printable(one['why'])} ({_ago(one['age_seconds'])})")
-    young = box["unfinished"] - len(box["stray"])
-    if young:
-        lines.append(f"  unfinished {young} by their names; their writers may be at work")
-    return lines
-
-
-def _letter_for(item: dict[str, Any]) -> str:
-    """Return the file of a letter that waits, and for whom where that is known."""
-    whom = item["agent"] or item["to"]
-    return printable(item["file"]) + (f" for {printable(whom)}" if whom else "")
-
-
-def _ago(seconds: int | None) -> str:
-    """Return an age in its largest unit."""
-    if seconds is None:
-        return "age unknown"
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} seconds ago"
 
 
 @click.command()

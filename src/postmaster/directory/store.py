@@ -22,7 +22,6 @@ from postmaster.errors import CannotCreate, DiskFault
 from postmaster.office import Office
 
 SUFFIX: Final = ".json"
-PENDING: Final = "pending"
 _MAX_BYTES: Final = 1 << 20
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL, errno.ENXIO)  # of one file, and for good
 
@@ -159,7 +158,7 @@ def locked(office: Office) -> Iterator[None]:
 
 def is_unfinished(office: Office) -> bool:
     """Tell whether a register or archive was cut off, or is under way."""
-    return os.path.lexists(os.path.join(office.live, PENDING))
+    return os.path.lexists(office.pending)
 
 
 def add(office: Office, claim: Claim, record: Record) -> None:
@@ -192,7 +191,7 @@ def retire(office: Office, claim: Claim, record: Record) -> None:
 def _change(office: Office, claim: Claim, target: str, leaving: str | None, record: Record) -> None:
     line = delivery_log.encode(record).decode("ascii")
     temporary = os.path.join(office.directory, f"{durable.TEMPORARY}{os.getpid()}-claim")
-    pending = os.path.join(office.live, PENDING)
+    pending = office.pending
     try:
         durable.make_directories(os.path.dirname(target))
         durable.make_directories(office.live)
@@ -223,7 +222,7 @@ def _change(office: Office, claim: Claim, target: str, leaving: str | None, reco
 
 def _recover(office: Office) -> None:
     """End what was cut off: a claim that was made is logged; one that was not is forgotten."""
-    pending = os.path.join(office.live, PENDING)
+    pending = office.pending
     try:
         for directory in (office.directory, office.live):
             if os.path.isdir(directory):
@@ -261,7 +260,7 @@ def _finish(office: Office, step: _Step) -> None:
     except delivery_log.DAMAGE as fault:
         raise DiskFault(f"{office.logs}: cannot be read: {fault}") from fault
     delivery_log.append(office, missing, sync_always=True)
-    os.unlink(os.path.join(office.live, PENDING))
+    os.unlink(office.pending)
     _prune(office)
 
 
