@@ -178,7 +178,9 @@ class Git:
         try:
             self._make_whole()
         except OSError as fault:
-            raise DiskFault(f"{fault.filename or self._directory}: {fault.strerror}; the next run tries again") from fault
+            raise DiskFault(
+                f"{fault.filename or self._directory}: {fault.strerror}; the next run tries again"
+            ) from fault
 
     def _make_whole(self) -> None:
         home = os.path.dirname(self._directory)
