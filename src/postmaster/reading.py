@@ -262,10 +262,16 @@ def check_name(text: str) -> None:
         raise BadData(f"{quoted(text)} is neither a file name nor the beginning of an id")
 
 
+def id_in(name: str) -> str | None:
+    """Return the id in the name that delivery gave a message; None if it is another name."""
+    match = _DELIVERED.fullmatch(name)
+    return match[3] if match else None
+
+
 def _id_of(inbox: str, item: Name) -> str:
     """Return the id of a message: from the name that delivery gave it, else from the file."""
-    if match := _DELIVERED.fullmatch(item.name):
-        return match[3]
+    if found := id_in(item.name):
+        return found
     if item.kind is not None:
         return ""
     try:

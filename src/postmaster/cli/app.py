@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "transcript": ("transcript", "transcript", "Keep an agent's own transcript."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
 
 
