@@ -252,6 +252,18 @@ def find_message(office: Office, agent: Agent, text: str) -> Name:
     raise BadData(f"{agent.id} has no message {quoted(text)}{short}; {held}")
 
 
+def path_of(office: Office, agent: Agent, item: Name) -> str:
+    """Return the path of a message.
+
+    Raises:
+        BadData: it is a link, a directory, a pipe ..., which nobody opens.
+    """
+    path = os.path.join(agent.inbox, item.folder, item.name)
+    if item.kind is not None:
+        raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
+    return path
+
+
 def check_name(text: str) -> None:
     """Refuse what is not the name of one file in a directory.
 

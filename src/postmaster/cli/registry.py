@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.directory import note_nudges, taken_names
+from postmaster.directory import merging
 from postmaster.errors import BadData
 from postmaster.office import Office
 from postmaster.registry import compiled, flows, lint, source
-from postmaster.registry import merge as merging
+from postmaster.registry import merge as registry_merge
 from postmaster.registry.merge import MergeReport
 from postmaster.registry.source import Problem
 
@@ -81,9 +80,6 @@ def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> i
     """
     office.require()
     report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
-    if not dry_run and not report.problems:
-        note_nudges(office)
-        report = replace(report, warnings=(*report.warnings, *taken_names(office)))
     answer = _merge_answer(report, dry_run)
     if as_json:
         echo_json(answer)
@@ -140,7 +136,7 @@ def check(office: Office, strict: bool, as_json: bool) -> int:
       postmaster registry check --strict
     """
     office.require()
-    plan = merging.plan(office)
+    plan = registry_merge.plan(office)
     found = [] if plan.report.problems else lint.lint(plan.entries)
     answer = {
         "agents": plan.report.agents,
