@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: makes the checkout's own environment in .venv, and keeps it current.
+# Sourced by scripts/demo, scripts/test and others: makes the checkout's own environment in .venv, and keeps it current.
 # Nothing is written outside .venv: no pip cache, no compiled files beside the sources.
 # shellcheck shell=bash
 
@@ -86,4 +86,16 @@ make_environment() {
         rm -f "$venv"/installed-*
     fi
     install package --editable "$checkout"
+}
+
+# Install what the tests need. The names of the tools stand in one place, pyproject.toml; the pip of a fresh environment
+# may be too old to read a dependency group by itself.
+install_test_tools() {
+    "$venv/bin/python" - >"$venv/test-requirements.txt" <<'PYTHON'
+import tomllib
+
+with open("pyproject.toml", "rb") as stream:
+    print(*tomllib.load(stream)["dependency-groups"]["dev"], sep="\n")
+PYTHON
+    install tests --requirement "$venv/test-requirements.txt"
 }
