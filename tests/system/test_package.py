@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from test_readme_tour import missing_line, play, tour
 
+import postmaster
+
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "postmaster"
 LIMIT = 100  # seconds, for each command
@@ -131,7 +133,7 @@ def test_the_metadata(built: Built) -> None:
     """It says all that pyproject.toml says, names every Python that is tested, and carries every licence."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     found = built.metadata()
-    assert (found["Name"], found["Version"]) == (project["name"], project["version"])
+    assert (found["Name"], found["Version"]) == (project["name"], postmaster.__version__)
     assert found["Summary"] == project["description"]
     assert found["License-Expression"] == project["license"]
     assert found["Requires-Python"] == ">=3.11"
