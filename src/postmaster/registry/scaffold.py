@@ -7,6 +7,7 @@ from typing import Final
 from postmaster import address, durable
 from postmaster.errors import BadData, CannotCreate
 from postmaster.office import Office
+from postmaster.registry import compiled
 
 _TEXT: Final = """\
 # yaml-language-server: $schema=../schemas/declaration.schema.json
@@ -72,22 +73,27 @@ def _domain(plugin: str) -> str:
 def write(office: Office, plugin: str) -> str:
     """Write the declaration to registry.d/ and return its path. What is there already is never replaced.
 
+    Commit point: the rename. A crash before it leaves a name that is no declaration, which the next call takes away.
+
     Raises:
         BadData: a plugin cannot be called so, or it has a declaration.
         CannotCreate: it cannot be written.
     """
     data = text(plugin).encode()
     path = os.path.join(office.declarations, f"{plugin}.yml")
-    temporary = os.path.join(office.declarations, f"{durable.TEMPORARY}{os.getpid()}-{plugin}.yml")
+    temporary = os.path.join(
+        office.declarations, f".{plugin}.yml.tmp"
+    )  # no declaration, and under the lock the only one
     try:
-        durable.remove(temporary)
-        durable.write_new(temporary, data, sync=True)
-        try:
-            durable.rename_new(temporary, path)
-        except BaseException:
-            durable.remove(temporary)
-            raise
-        durable.sync_directory(office.declarations)
+        with compiled.locked(office):
+            durable.remove(temporary)  # of one that was killed
+            durable.write_new(temporary, data, sync=True)
+            try:
+                durable.rename_new(temporary, path)
+            except BaseException:
+                durable.remove(temporary)
+                raise
+            durable.sync_directory(office.declarations)
     except FileExistsError as fault:
         raise BadData(f"{path} is there already, and is left as it is; edit it, or see --stdout") from fault
     except OSError as fault:
