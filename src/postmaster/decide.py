@@ -48,6 +48,11 @@ class Agent:
     terminated: bool = False
     remote: str | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its address, then its aliases."""
+        return (self.address, *self.aliases)
+
 
 class RegistryView(Protocol):
     """What `decide` asks of a registry. Every argument is as typed; the view folds case."""
@@ -399,7 +404,7 @@ def _named(
 
 
 def _is_sender(agent: Agent, sender: str) -> bool:
-    return address.fold(sender) in {address.fold(name) for name in (agent.address, *agent.aliases)}
+    return address.fold(sender) in {address.fold(name) for name in agent.names}
 
 
 def _did_you_mean(recipient: str, registry: RegistryView) -> str:
@@ -450,11 +455,13 @@ def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool =
     classes = () if holder is None else (holder.id,) if holder.class_id is None else (holder.id, holder.class_id)
     if any(address.matches_sender(pattern, sender, roles=roles, classes=classes) for pattern in accept.accepts_from):
         return True
-    if "+" not in sender:
+    holder = holder or registry.find(sender)
+    if holder is None:
         return False
-    holder = holder or registry.find(sender)  # who admits a class admits its subaddresses
-    as_class = holder.class_address if holder is not None else None
-    return as_class is not None and any(address.matches_sender(pattern, as_class) for pattern in accept.accepts_from)
+    admitted = set(holder.names)  # who admits an agent admits it under each of its names
+    if holder.class_address is not None:
+        admitted.add(holder.class_address)  # and who admits a class its subaddresses
+    return any(address.matches_sender(one, name) for one in accept.accepts_from for name in admitted)
 
 
 def _takes_duplicates(agent: Agent, envelope: Envelope, registry: RegistryView) -> bool:

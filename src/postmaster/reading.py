@@ -167,7 +167,7 @@ def find_agent(registry: RegistryView, text: str) -> Agent:
 
 def own_address(agent: Agent, to: Sequence[str]) -> str | None:
     """Return the address or alias of `agent` under which a message to `to` reached it, as its registry writes it."""
-    own = {address.fold(name): name for name in (agent.address, *agent.aliases)}
+    own = {address.fold(name): name for name in agent.names}
     return next((own[address.fold(item)] for item in to if address.fold(item) in own), None)
 
 

@@ -289,7 +289,7 @@ def reply_type(agent: Agent, emits: list[dict[str, Any]], recipient: Agent | Non
     """
     own = {address.fold(address_)}
     if recipient is not None:
-        own |= {address.fold(name) for name in (recipient.address, *recipient.aliases)}
+        own |= {address.fold(name) for name in recipient.names}
         if recipient.class_address is not None and recipient.class_id is not None:
             own |= {address.fold(recipient.class_address), address.fold(address.AGENT + recipient.class_id)}
         own |= {address.fold(address.AGENT + recipient.id), *(address.fold(address.ROLE + r) for r in recipient.roles)}

@@ -209,7 +209,7 @@ FREE = {
     "max_seconds",
     "host",
 }
-FREE |= {"port", "last", "every", "plugin"}
+FREE |= {"port", "last", "every", "plugin", "new"}
 
 
 def parameters(command: click.Command, path: str) -> Iterator[tuple[str, str, click.Parameter]]:

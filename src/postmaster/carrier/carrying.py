@@ -14,17 +14,17 @@ from typing import Any, Final
 from postmaster import delivery_log, maildir, remotes, times
 from postmaster.carrier import alarms, files, lines, segments
 from postmaster.carrier.files import Counter, Notes, Waiting
-from postmaster.carrier.git import INBOX, Git, Inbox, Oid, Unreachable, Wrong
+from postmaster.carrier.git import HANDED, INBOX, Change, Git, Inbox, Oid, Unreachable, Wrong
 from postmaster.carrier.lines import READ, UNREAD, Mark
 from postmaster.carrier.segments import Odd
 from postmaster.carrier.signatures import Keys, Unsigned
 from postmaster.errors import BadData, ConfigurationFault, DiskFault
 from postmaster.office import Office
+from postmaster.registry import renames
 from postmaster.registry.compiled import OpenView
 from postmaster.remotes import Remote, Remotes
 from postmaster.settings import Settings, load_settings
 
-HANDED: Final = "refs/postmaster/handed/"  # how far an inbox of this office was handed in; never leaves it
 _ATTEMPTS: Final = 5  # to push to a remote that moves meanwhile
 _UNFINISHED: Final = "unfinished"
 _CURSOR: Final = "cursor"
@@ -74,7 +74,7 @@ def carry(
         if name not in names:
             raise BadData(f"there is no remote {name}; post-office.yml names {', '.join(names)}")
     with open_view(office, write=False) as registry:
-        local = {remotes.domain_of(one) for a in registry.all_agents() for one in (a.address, *a.aliases)}
+        local = {remotes.domain_of(one) for a in registry.all_agents() for one in a.names}
     for remote in settings.remotes:
         if both := local.intersection(remote.domains):
             raise ConfigurationFault(
@@ -118,6 +118,7 @@ class _Pass:
     def run(self, only: Sequence[str], accept: Sequence[str]) -> Carried:
         for name in accept:
             self._forget(name)
+        self._follow_renames()
         self._take_in_pushed()
         self._take_up()
         for remote in self._settings.remotes:
@@ -129,9 +130,15 @@ class _Pass:
 
     # -- here --------------------------------------------------------------------------------------------------
 
+    def _follow_renames(self) -> None:
+        """Make the mailboxes of new addresses, where `rename` could not."""
+        for one in renames.load(self._office)[0]:
+            if INBOX + remotes.encode(one.now) not in self._refs:
+                self._move(segments.follow(self._git, self._refs, one.was, one.now))
+
     def _take_in_pushed(self) -> None:
         """Hand in what somebody has pushed into the repository of this office."""
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         for ref, tip in self._refs.items():
             mailbox = _mailbox(ref, INBOX)
             if mailbox is None or not self._is_local(mailbox):
@@ -178,7 +185,7 @@ class _Pass:
         for mailbox, mark in self._marks(records):
             found[mailbox].add(mark.line())
             self.done.marked += 1
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         day = times.timestamp(self._clock())[:10]
         kept: set[str] = set()
         unable: set[str] = set()
@@ -290,7 +297,7 @@ class _Pass:
                 f"over the limits: {count} new lines of {size} bytes; it may bring {remote.max_messages} "
                 f"(max_messages) of {remote.max_bytes} bytes (max_bytes) in one pass"
             )
-        changes: list[tuple[str, Oid | None, Oid | None]] = []
+        changes: list[Change] = []
         for mailbox, (tip, fresh) in new.items():
             name = remotes.encode(mailbox)
             here = self._refs.get(INBOX + name)
@@ -344,7 +351,7 @@ class _Pass:
         domain = remotes.domain_of(mailbox)
         return domain in self._local or domain in remote.domains
 
-    def _move(self, changes: list[tuple[str, Oid | None, Oid | None]]) -> None:
+    def _move(self, changes: list[Change]) -> None:
         changes = [one for one in changes if one[1] != one[2]]
         if changes:
             self._git.move(changes)

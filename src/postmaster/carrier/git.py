@@ -23,6 +23,10 @@ from postmaster.remotes import Remote
 
 INBOX: Final = "refs/postmaster/inbox/"
 ENTITY: Final = "refs/postmaster/entity/"
+HANDED: Final = "refs/postmaster/handed/"  # how far an inbox of this office was handed in; never leaves it
+KEPT: Final = "refs/postmaster/kept/"
+BUILDING: Final = "refs/postmaster/building/"
+_WHO: Final = "postmaster"  # the author of every commit
 _NOTHING: Final = "0" * 40
 _OID: Final = re.compile(r"[0-9a-f]{40}")
 _LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
@@ -93,6 +97,24 @@ class Entity:
     def ref(self) -> str:
         """Its name."""
         return ENTITY + remotes.encode(self.address)
+
+    @property
+    def building(self) -> str:
+        """Return the name of the ref under which a history is made that is to take its place."""
+        return BUILDING + remotes.encode(self.address)
+
+    def kept(self, head: Oid) -> str:
+        """Return the name of the ref that keeps what the transcript was before another history was adopted."""
+        return self.kept_below + head.hex
+
+    @property
+    def kept_below(self) -> str:
+        """Return how the names of those refs begin."""
+        return f"{KEPT}{remotes.encode(self.address)}/"
+
+
+# Of a ref of this repository: its name, where it goes (None: away), and where it was (None: nowhere).
+Change = tuple[str, Oid | None, Oid | None]
 
 
 class Unreachable(Exception):
@@ -223,8 +245,8 @@ class Git:
         rows = [line.split(" ") for line in listed.decode("utf-8", "replace").splitlines()]
         return {row[0]: Oid(row[1]) for row in rows if len(row) == 3 and row[2] == "commit"}
 
-    def move(self, changes: Sequence[tuple[str, Oid | None, Oid | None]]) -> None:
-        """Move refs of this repository, all or none: (ref, new or None to remove it, old or None if it is new).
+    def move(self, changes: Sequence[Change]) -> None:
+        """Move refs of this repository, all or none.
 
         Raises:
             DiskFault: one of them is not where it was, or the disk refused; none has moved.
@@ -248,6 +270,33 @@ class Git:
         """Return the commits of a linear history, the newest first, with their times (seconds since the epoch)."""
         listed = self._must("log", "--first-parent", "--format=%H %ct", head.hex, "--")
         return [(Oid(row.split(" ")[0]), int(row.split(" ")[1])) for row in listed.decode("ascii").splitlines()]
+
+    def add_history(
+        self, ref: str, parent: Oid | None, name: str, text: str, steps: Sequence[tuple[int, bytes]]
+    ) -> list[Oid]:
+        """Keep commits that follow each other, each with one file, as `write_commit` makes them, up to `ref`.
+
+        Args:
+            ref: whatever it was before.
+            parent: what the first of them follows; None: nothing.
+            name, text: what each commit calls its file, and says of itself (ASCII).
+            steps: for each commit its time (seconds since the epoch) and what its file `name` holds; not empty.
+
+        Raises:
+            DiskFault: the disk refused.
+        """
+        self._must("update-ref", "--no-deref", "-d", ref)
+        told = bytearray(b"feature done\nfeature get-mark\n")  # git-fast-import(1)
+        for mark, (seconds, content) in enumerate(steps, 1):
+            told += f"commit {ref}\nmark :{mark}\n".encode()
+            told += f"committer {_WHO} <{_WHO}> {seconds} +0000\ndata {len(text)}\n{text}\n".encode()
+            if mark == 1 and parent is not None:
+                told += f"from {parent.hex}\n".encode()
+            told += f"M 100644 inline {name}\ndata {len(content)}\n".encode() + content + b"\n"
+            told += f"get-mark :{mark}\n".encode()
+        told += b"done\n"
+        made = self._must("fast-import", "--quiet", "--done", "--date-format=raw", data=bytes(told))
+        return [Oid(line) for line in made.decode("ascii").split()]
 
     def files(self, commits: Sequence[Oid], name: str) -> list[bytes]:
         """Return the content of the file `name` in each of these commits."""
@@ -361,7 +410,7 @@ def _fetched(name: str) -> str:
 def _environment(directory: str) -> dict[str, str]:
     """Return the environment of git: no settings of a machine or account, nobody to ask for a password."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "SSH_AUTH_SOCK", "TMPDIR") if name in os.environ}
-    who = {f"GIT_{role}_{part}": "postmaster" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    who = {f"GIT_{role}_{part}": _WHO for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
     return kept | who | {
         "GIT_DIR": directory,
         "GIT_CONFIG_NOSYSTEM": "1",

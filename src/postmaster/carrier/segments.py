@@ -6,11 +6,12 @@ change the same file (`git merge` has nothing to resolve).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from postmaster import remotes
 from postmaster.carrier import lines
-from postmaster.carrier.git import Git, Oid
+from postmaster.carrier.git import HANDED, INBOX, Change, Git, Oid
 
 _PATH: Final = re.compile(r"(\d{4}-\d\d-\d\d)/([0-9a-f]{40})\.jsonl", re.ASCII)
 _FILE: Final = "100644"
@@ -43,6 +44,24 @@ def merge(git: Git, one: Oid, other: Oid) -> Oid:
         if left[day] != right[day]:
             top[day] = (_FOLDER, git.write_tree(git.entries(left[day][1]) | git.entries(right[day][1])))
     return git.write_commit(git.write_tree(top), sorted((one, other), key=lambda oid: oid.hex), "union\n")
+
+
+def follow(git: Git, refs: Mapping[str, Oid], was: str, now: str) -> list[Change]:
+    """Return the changes by which the mailbox of the new address has what that of the old one has.
+
+    The old one stays: other offices hold it, and write to it as long as they use the old address.
+    """
+    name = remotes.encode(now)
+    old, new = refs.get(INBOX + remotes.encode(was)), refs.get(INBOX + name)
+    if old is None:
+        return []
+    both = merge(git, new, old) if new is not None else old
+    if both == new:
+        return []
+    changes: list[Change] = [(INBOX + name, both, new)]
+    if refs.get(HANDED + name) == new:  # nothing of it waits to be handed in, and of the old one is nothing for it
+        changes.append((HANDED + name, both, new))
+    return changes
 
 
 def check(git: Git, old: Oid | None, new: Oid) -> None:

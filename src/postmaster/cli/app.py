@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "screen": ("screen", "screen", "Show the office as a web page, for people."),
     "mcp": ("mcp", "mcp", "Serve an agent its mail as MCP tools."),
     "transcript": ("transcript", "transcript", "Keep an agent's own transcript."),
+    "rename": ("rename", "rename", "Give an agent another address; the old one stays valid."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),

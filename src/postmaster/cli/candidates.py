@@ -111,7 +111,7 @@ def _addresses(view: Roster, given: Given, begun: str) -> Iterable[Candidate]:
 
 def _names(agents: Iterable[Agent]) -> Iterator[Candidate]:
     for agent in agents:
-        for name in (agent.address, *agent.aliases):
+        for name in agent.names:
             yield Candidate(name, agent.id)
 
 

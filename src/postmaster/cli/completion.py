@@ -197,6 +197,7 @@ def _candidate(item: "CompletionItem[str]") -> Candidate:
 _KINDS: Final = {
     "agent": candidates.AGENTS,
     "class_": candidates.AGENTS,
+    "old": candidates.AGENTS,
     "archive name": candidates.AGENTS,
     "mcp agent": candidates.ADDRESSES,
     "to": candidates.RECIPIENTS,
@@ -218,6 +219,7 @@ _KINDS: Final = {
     "root": DIRECTORIES,
     "file": FILES,
     "path": FILES,
+    "splice": FILES,
     "command": FILES,
 }
 # The words of `reply` are told apart by their number.

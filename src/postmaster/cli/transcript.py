@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from postmaster.cli import transcript_copies
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable
 from postmaster.directory.readers import find_reader
@@ -52,7 +53,7 @@ def append(office: Office, agent: str, file: str | None, as_json: bool) -> int:
                 content = stream.read(MOST_BYTES + 1)
         except OSError as fault:
             raise BadData(f"{visible(file)}: cannot be read: {fault.strerror}; nothing was added") from fault
-    added = Transcript(office, reader.agent).append(content)
+    added = Transcript(office, reader.agent.names).append(content)
     answer = {"office": office.root, "agent": reader.agent.id, "number": added.number, "commit": added.commit}
     if as_json:
         echo_json(answer | {"time": added.time})
@@ -77,7 +78,7 @@ def show(office: Office, agent: str, last: int | None) -> int:
     """
     from postmaster.carrier.transcripts import Transcript
 
-    found = Transcript(office, find_reader(office, agent).agent)
+    found = Transcript(office, find_reader(office, agent).agent.names)
     entries = found.entries()
     for content in found.contents(entries[-last:] if last else entries):
         sys.stdout.buffer.write(content)
@@ -101,7 +102,7 @@ def log_entries(office: Office, agent: str, as_json: bool) -> int:
     from postmaster.carrier.transcripts import Transcript
 
     reader = find_reader(office, agent)
-    found = Transcript(office, reader.agent)
+    found = Transcript(office, reader.agent.names)
     entries = found.entries()
     rows: list[dict[str, Any]] = [
         {
@@ -120,3 +121,7 @@ def log_entries(office: Office, agent: str, as_json: bool) -> int:
     for row in rows if not as_json else ():
         click.echo(f"{row['number']:>5}  {row['time']}  {row['bytes']:>8} bytes  {printable(row['begins'])}")
     return 0
+
+
+transcript.add_command(transcript_copies.export)
+transcript.add_command(transcript_copies.import_copy)

@@ -14,11 +14,11 @@ def merge(office: Office, *, dry_run: bool = False, make_inboxes: bool = False) 
     report = registry_merge.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
     if dry_run or report.problems:
         return report
-    _note_nudges(office)
+    note_nudges(office)
     return replace(report, warnings=(*report.warnings, *_taken_names(office)))
 
 
-def _note_nudges(office: Office) -> None:
+def note_nudges(office: Office) -> None:
     """See to it that the next run nudges whoever the registry, as it was merged now, wants nudged."""
     with compiled.open_view(office) as registry:
         if registry.has_nudges():

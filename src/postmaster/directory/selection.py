@@ -45,4 +45,4 @@ def _names_of(office: Office, agent: str) -> tuple[str, frozenset[str]]:
         found = None
     if found is None:
         return agent.removeprefix(address.AGENT), frozenset({address.fold(agent)})
-    return found.id, frozenset(address.fold(name) for name in (found.address, *found.aliases))
+    return found.id, frozenset(address.fold(name) for name in found.names)

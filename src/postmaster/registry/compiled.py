@@ -158,7 +158,7 @@ class CompiledRegistry:
         if agent is None:
             agent = self._agent_of(database.entry_at(self._connection, position))
             self._agents[position] = agent
-        names = {database.ID: (agent.id,), database.ROLE: agent.roles}.get(kind, (agent.address, *agent.aliases))
+        names = {database.ID: (agent.id,), database.ROLE: agent.roles}.get(kind, agent.names)
         if address.fold(name) not in {address.fold(one) for one in names}:
             raise sqlite3.DatabaseError("a name leads to the wrong agent")
         return agent

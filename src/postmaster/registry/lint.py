@@ -101,7 +101,7 @@ class _Patterns:
         self._view = view
         self._by_domain: dict[str, list[Agent]] = {}
         for agent in view.agents:
-            names = (agent.address, *agent.aliases)
+            names = agent.names
             for domain in dict.fromkeys(address.fold(name.rpartition("@")[2]) for name in names):
                 self._by_domain.setdefault(domain, []).append(agent)
 

@@ -13,7 +13,8 @@ from typing import Final
 from postmaster import accounts, address, durable, maildir
 from postmaster.errors import CannotCreate, ConfigurationFault
 from postmaster.office import Office
-from postmaster.registry import compiled, declarations, left_behind, rules, source, written
+from postmaster.registry import compiled, declarations, left_behind, renames, rules, source, written
+from postmaster.registry.renames import Rename
 from postmaster.registry.source import Problem
 from postmaster.registry.view import Entry
 from postmaster.settings import load_settings
@@ -101,10 +102,16 @@ def merge(office: Office, *, dry_run: bool = False, make_inboxes: bool = False) 
         return replace(planned.report, made=tuple(made), failures=tuple(failures))
 
 
-def plan(office: Office) -> Plan:
-    """Read and check every declaration, and compare with the registry there is. Changes nothing."""
+def plan(office: Office, extra: Sequence[Rename] = ()) -> Plan:
+    """Read and check every declaration, and compare with the registry there is. Changes nothing.
+
+    Args:
+        extra: renames besides those that are in force.
+    """
     loaded = declarations.load(office)
-    problems = loaded.problems + rules.check(loaded.declared, office)
+    given, wrong = renames.load(office)
+    loaded.declared = renames.apply(loaded.declared, [*given, *extra])
+    problems = loaded.problems + wrong + rules.check(loaded.declared, office)
     if problems:
         return Plan(MergeReport(problems=tuple(sorted(set(problems)))))
     entries = loaded.entries()

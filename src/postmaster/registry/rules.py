@@ -156,6 +156,7 @@ def _reserved(office: Office) -> list[tuple[tuple[str, ...], str, bool]]:
         office.schemas,
         office.private,
         office.registry,
+        office.renames,
         office.settings_file,
     )
     return [

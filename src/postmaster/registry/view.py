@@ -46,9 +46,7 @@ class EntriesView:
     def __init__(self, entries: Iterable[Entry], inbox_path: Callable[[str], str] = str) -> None:
         self.agents: Final = sorted((agent_of(entry, inbox_path) for entry in entries), key=lambda agent: agent.id)
         self._by_id: Final = {address.fold(agent.id): agent for agent in self.agents}
-        self._by_address: Final = {
-            address.fold(name): agent for agent in self.agents for name in (agent.address, *agent.aliases)
-        }
+        self._by_address: Final = {address.fold(name): agent for agent in self.agents for name in agent.names}
         self._by_role: Final[dict[str, list[Agent]]] = {}
         for agent in self.agents:
             for role in dict.fromkeys(address.fold(name) for name in agent.roles):
