@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: makes the checkout's own environment in .venv, and keeps it current.
+# Sourced by scripts/demo, scripts/test and others: makes the checkout's own environment in .venv, and keeps it current.
 # Nothing is written outside .venv: no pip cache, no compiled files beside the sources.
 # shellcheck shell=bash
 
@@ -98,4 +98,10 @@ make_environment() {
         rm -f "$venv"/installed-*
     fi
     install package --editable "$checkout"
+}
+
+# Install what the tests need.
+install_test_tools() {
+    group dev >"$venv/test-requirements.txt"
+    install tests --requirement "$venv/test-requirements.txt"
 }

@@ -18,7 +18,13 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTSIDE: Final = "repository/"
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-ALWAYS: Final = ("README.md", "examples/README.md", "CHANGELOG.md", "CONTRIBUTING.md")  # named in the navigation
+ALWAYS: Final = (
+    "README.md",
+    "examples/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)  # named in the navigation
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

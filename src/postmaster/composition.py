@@ -105,15 +105,34 @@ def own_fields(given: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in given:
         key, equals, value = item.partition("=")
-        if not equals or not _KEY.fullmatch(key):
-            raise UsageProblem(f"--header {quoted(item)}: write KEY=VALUE; KEY is letters, digits and `_.-`")
-        if key.casefold() in RESERVED:
-            how = "only Postmaster writes it" if key.casefold() in message.OURS else "it has an option of its own"
-            raise UsageProblem(f"--header {quoted(item)}: {how}")
+        if not equals:
+            raise UsageProblem(f"--header {quoted(item)}: {_OWN_FORM}")
         if key in found:
             raise UsageProblem(f"--header {quoted(item)}: {key} is given twice")
-        found[key] = value
+        found |= own_header({key: value}, shown=f"--header {quoted(item)}")
     return found
+
+
+_OWN_FORM: Final = "write KEY=VALUE; KEY is letters, digits and `_.-`"
+
+
+def own_header(header: Mapping[str, str], *, shown: str | None = None) -> dict[str, str]:
+    """Return header fields of a sender's own, checked.
+
+    Args:
+        shown: what to call the field in an error.
+
+    Raises:
+        UsageProblem: there can be no such field, or it has its own option.
+    """
+    for key in header:
+        name = shown or f"header {quoted(key)}"
+        if not _KEY.fullmatch(key):
+            raise UsageProblem(f"{name}: {_OWN_FORM}")
+        if key.casefold() in RESERVED:
+            how = "only Postmaster writes it" if key.casefold() in message.OURS else "it has an option of its own"
+            raise UsageProblem(f"{name}: {how}")
+    return dict(header)
 
 
 def recipients(given: list[str]) -> tuple[str, ...]:

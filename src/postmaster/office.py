@@ -34,6 +34,7 @@ class Office:
         self.settings_file = os.path.join(root, "post-office.yml")
         self.declarations = os.path.join(root, "registry.d")
         self.registry = os.path.join(root, "agent-registry.yml")
+        self.schemas = os.path.join(root, "schemas")  # for editors; `init` writes them
         self.renames = os.path.join(root, "renames.yml")
         self.outbox = os.path.join(root, "outbox")
         self.inboxes = os.path.join(root, "inboxes")

@@ -252,6 +252,18 @@ def find_message(office: Office, agent: Agent, text: str) -> Name:
     raise BadData(f"{agent.id} has no message {quoted(text)}{short}; {held}")
 
 
+def path_of(office: Office, agent: Agent, item: Name) -> str:
+    """Return the path of a message.
+
+    Raises:
+        BadData: it is a link, a directory, a pipe ..., which nobody opens.
+    """
+    path = os.path.join(agent.inbox, item.folder, item.name)
+    if item.kind is not None:
+        raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
+    return path
+
+
 def check_name(text: str) -> None:
     """Refuse what is not the name of one file in a directory.
 
@@ -262,10 +274,16 @@ def check_name(text: str) -> None:
         raise BadData(f"{quoted(text)} is neither a file name nor the beginning of an id")
 
 
+def id_in(name: str) -> str | None:
+    """Return the id in the name that delivery gave a message; None if it is another name."""
+    match = _DELIVERED.fullmatch(name)
+    return match[3] if match else None
+
+
 def _id_of(inbox: str, item: Name) -> str:
     """Return the id of a message: from the name that delivery gave it, else from the file."""
-    if match := _DELIVERED.fullmatch(item.name):
-        return match[3]
+    if found := id_in(item.name):
+        return found
     if item.kind is not None:
         return ""
     try:

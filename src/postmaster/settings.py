@@ -55,7 +55,7 @@ def load_settings(office: Office) -> Settings:
 _MAX_BYTES: Final = 1024 * 1024  # of post-office.yml
 
 _NUMBER: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]*)", re.ASCII)
-_SIZES: Final = {
+SIZES: Final = {
     "": 1,
     "b": 1,
     "kb": 10**3,
@@ -91,7 +91,7 @@ def _amount(text: str, units: dict[str, int], low: int, high: int, form: str) ->
 
 def _max_message_bytes(text: str) -> int:
     form = "a number of bytes, such as `max_message_bytes: 10MiB` (also 512KiB, 10MB, 10485760)"
-    return _amount(text, _SIZES, 1, _MAX_MESSAGE_BYTES, form)
+    return _amount(text, SIZES, 1, _MAX_MESSAGE_BYTES, form)
 
 
 def _settle_seconds(text: str) -> int:
@@ -111,14 +111,14 @@ def _turn_retry_after(text: str) -> int:
 
 def _switch(key: str) -> Callable[[str], bool]:
     def read(text: str) -> bool:
-        if text.casefold() not in _SWITCHES:
+        if text.casefold() not in SWITCHES:
             raise ValueError(f"must be true or false, such as `{key}: true`")
-        return _SWITCHES[text.casefold()]
+        return SWITCHES[text.casefold()]
 
     return read
 
 
-_SWITCHES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+SWITCHES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def _operator(text: str) -> str:
@@ -127,7 +127,8 @@ def _operator(text: str) -> str:
     return text
 
 
-_URL: Final = re.compile(r"(file|ssh|git|https)://[!-~]+|/[!-~]+|[A-Za-z0-9][A-Za-z0-9._@-]*:[!-~]+")
+URL_PATTERN: Final = r"(?:file|ssh|git|https)://[!-~]+|/[!-~]+|[A-Za-z0-9][A-Za-z0-9._@-]*:[!-~]+"
+_URL: Final = re.compile(URL_PATTERN)
 _DOMAIN_PROBE: Final = "x@"
 
 
@@ -159,7 +160,7 @@ def _remote(name: str, fields: Any) -> Remote:
         url,
         tuple(dict.fromkeys(address.fold(one) for one in domains)),
         _amount(limits.get("max_messages", "10000"), {"": 1}, 1, 10**7, f"{form} (`max_messages`)"),
-        _amount(limits.get("max_bytes", "64MiB"), _SIZES, 1, 2**40, f"{form} of bytes (`max_bytes`)"),
+        _amount(limits.get("max_bytes", "64MiB"), SIZES, 1, 2**40, f"{form} of bytes (`max_bytes`)"),
         **keys,
     )
 
@@ -204,6 +205,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], str | int]]]] = {
 }
 
 TEMPLATE: Final = """\
+# yaml-language-server: $schema=schemas/post-office.schema.json
+#
 # The settings of this post office. Every one has a default, which is what is shown;
 # remove the `# ` before a line to change it. Keys of your own begin with x-.
 

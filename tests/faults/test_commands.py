@@ -395,6 +395,46 @@ class Rule(Case):
         assert [name for name in os.listdir(desk.root) if "postmaster-" in name] == []
 
 
+class Scaffold(Case):
+    """A new declaration is there whole, or is not; nothing that is there is replaced."""
+
+    arguments = ("registry", "new", "council")
+
+    def holds(self, desk: Desk) -> None:
+        path = desk.root / "registry.d" / "council.yml"
+        assert not path.exists() or path.read_text() == desk.run(*self.arguments, "--stdout").out
+
+    def again(self, desk: Desk) -> None:
+        there = (desk.root / "registry.d" / "council.yml").exists()
+        assert desk.run(*self.arguments).code == (65 if there else 0)
+        desk.do("registry", "check", "--strict")
+        assert sorted(os.listdir(desk.root / "registry.d")) == ["council.yml", "lab.yml"]
+
+
+class Schemas(Case):
+    """Each schema for editors is the old one or the new one, whole; `init` again brings all up to date."""
+
+    arguments = ("init",)
+    _OLD = b"{}"
+
+    def make(self, desk: Desk) -> None:
+        folder = desk.root / "schemas"
+        self._whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+        (folder / "declaration.schema.json").write_bytes(self._OLD)
+        (folder / "post-office.schema.json").unlink()
+
+    def _there(self, desk: Desk) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (desk.root / "schemas").iterdir()}
+
+    def holds(self, desk: Desk) -> None:
+        for name, content in self._there(desk).items():
+            assert name.startswith("postmaster-") or content in (self._OLD, self._whole[name]), name
+
+    def again(self, desk: Desk) -> None:
+        desk.do("init")
+        assert self._there(desk) == self._whole
+
+
 def _actions(desk: Desk) -> list[str]:
     """Return the actions in the log, in order."""
     lines = (desk.root / "logs/delivery-log.jsonl").read_text().splitlines()
@@ -431,8 +471,24 @@ def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[
 
 _cases = pytest.mark.parametrize(
     "case",
-    [Send(), Ack(), Retry(), Merge(), Register(), Archive(), Folders(), Bounce(), Nudge(), Rule()],
-    ids=["send", "ack", "retry", "merge", "register", "archive", "folders", "bounce", "nudge", "rule"],
+    [
+        Send(),
+        Ack(),
+        Retry(),
+        Merge(),
+        Register(),
+        Archive(),
+        Folders(),
+        Bounce(),
+        Nudge(),
+        Rule(),
+        Scaffold(),
+        Schemas(),
+    ],
+    ids=[
+        *("send", "ack", "retry", "merge", "register", "archive", "folders", "bounce", "nudge", "rule"),
+        *("scaffold", "schemas"),
+    ],
 )
 
 

@@ -77,3 +77,19 @@ def test_a_current_environment_is_left_alone(checkout: Path, tmp_path: Path) -> 
         stream.write("\n# changed\n")
     assert bash(checkout, "make_environment").returncode == 0
     assert len(calls.read_text().splitlines()) == 2
+
+
+def test_pythons_that_are_not_there(checkout: Path) -> None:
+    """scripts/test-pythons says which versions it has not found; with none at all it has not passed."""
+    shutil.copy(REPOSITORY / "scripts" / "test-pythons", checkout / "scripts")
+    done = subprocess.run(
+        [checkout / "scripts" / "test-pythons"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONS": "/bin/false /nowhere/python3.12"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.endswith("passed: none; failed: none; not on this machine: 3.11 3.12 3.13 3.14\n"), done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
 HEADING = "## Five-minute tour"
+COMMANDS = Path(sys.executable).parent
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,18 @@ def missing_line(expected: str, shown: str) -> str | None:
     return None
 
 
-def play(steps: list[Step], home: Path) -> list[tuple[Step, str, list[str]]]:
-    """Play the whole tour in one shell: for each step its output, and the commands of it that failed."""
+def play(steps: list[Step], home: Path, commands: Path = COMMANDS) -> list[tuple[Step, str, list[str]]]:
+    """Play the whole tour in one shell: for each step its output, and the commands of it that failed.
+
+    Args:
+        commands: the directory with the `postmaster` to play it with.
+    """
     script = ['trap \'printf "\\n<<failed %s>>\\n" "$BASH_COMMAND"\' ERR']
     for number, step in enumerate(steps):
         script += [f"printf '\\n<<step {number}>>\\n'", step.commands]
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
-        env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(home), "LC_ALL": "C.UTF-8"},
+        env={"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(home), "LC_ALL": "C.UTF-8"},
         cwd=home,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -290,13 +290,6 @@ class Git:
         asked = "".join(f"{oid.hex}\n" for oid in oids).encode()
         return _contents(self._must("cat-file", "--batch", data=asked), len(oids))
 
-    def sizes(self, oids: Sequence[Oid]) -> int:
-        """Return how many bytes files hold together."""
-        if not oids:
-            return 0
-        out = self._must("cat-file", "--batch-check=%(objectsize)", data="".join(f"{o.hex}\n" for o in oids).encode())
-        return sum(int(line) for line in out.split())
-
     def write_blob(self, content: bytes) -> Oid:
         """Keep the content of a file."""
         return Oid(self._must("hash-object", "-w", "--no-filters", "--stdin", data=content).decode().strip())

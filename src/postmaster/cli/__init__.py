@@ -8,6 +8,10 @@ import sys
 def main() -> None:
     """Run the `postmaster` command (the console script's entry point)."""
     arguments = sys.argv[1:]
+    if "_POSTMASTER_COMPLETE" in os.environ:  # a shell asks what may come next: nothing is run
+        from postmaster.cli import completion
+
+        sys.exit(completion.answer(arguments))
     root = _plain_route(arguments)
     if root is not None and _is_idle(root):
         sys.exit(0)

@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "rename": ("rename", "rename", "Give an agent another address; the old one stays valid."),
     "carry": ("carry", "carry", "Exchange mail with other offices, over git."),
     "cron": ("office", "cron", "Print or install the crontab line."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
 
 

@@ -1,6 +1,5 @@
 """`postmaster inbox`, `read`, `ack` and `unread`."""
 
-import os
 import sys
 from typing import Any
 
@@ -83,9 +82,7 @@ def read(office: Office, agent: str, msg: str, raw: bool, body: bool, original: 
         raise UsageProblem("--raw, --body, --original and --json exclude each other")
     found = find_reader(office, agent).agent
     item = reading.find_message(office, found, msg)
-    path = os.path.join(found.inbox, item.folder, item.name)
-    if item.kind is not None:
-        raise BadData(f"{office.shown(path)}: it is {item.kind}, not a message; it is not opened")
+    path = reading.path_of(office, found, item)
     if raw:
         return copy_out(path)
     limit = HEAD_BYTES if body else load_settings(office).max_message_bytes + HEAD_BYTES + reports.ROOM

@@ -4,22 +4,21 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import click
 
-from postmaster import address, delivery_log, reasons
+from postmaster import delivery_log, reasons
 from postmaster.cli.app import printable, say
 from postmaster.delivery_log import Record
-from postmaster.directory import open_view
-from postmaster.errors import ConfigurationFault, DiskFault
+from postmaster.directory import selection
+from postmaster.directory.selection import Wanted
+from postmaster.errors import DiskFault
 from postmaster.office import Office
 from postmaster.tail import Tail
 
 _POLL_MILLISECONDS: Final = 200
-
-Wanted = Callable[[Record], bool]
 
 
 @click.command()
@@ -56,7 +55,7 @@ def log(
     """
     office.require()
     fields = {"correlation_id": correlation, "action": action, "reason": reason}
-    wanted = _wanted(fields, id_prefix, None if agent is None else _names_of(office, agent))
+    wanted = selection.wanted(office, fields, id_prefix=id_prefix, agent=agent)
     tail = Tail(office)
     try:
         problems = _show(office, tail, wanted, limit=limit, as_json=as_json)
@@ -68,35 +67,6 @@ def log(
     for problem in problems:
         say(problem)
     return 74 if problems else 0
-
-
-def _names_of(office: Office, agent: str) -> tuple[str, frozenset[str]]:
-    """Return an agent's id, and its addresses folded; as typed for one that the registry does not know."""
-    try:
-        with open_view(office, write=False) as registry:
-            found = registry.agent(agent.removeprefix(address.AGENT)) or registry.find(agent)
-    except ConfigurationFault:
-        found = None
-    if found is None:
-        return agent.removeprefix(address.AGENT), frozenset({address.fold(agent)})
-    return found.id, frozenset(address.fold(name) for name in found.names)
-
-
-def _wanted(fields: dict[str, str | None], id_prefix: str | None, agent: tuple[str, frozenset[str]] | None) -> Wanted:
-    asked = {key: value for key, value in fields.items() if value is not None}
-
-    def wanted(record: Record) -> bool:
-        if any(record.get(key) != value for key, value in asked.items()):
-            return False
-        if id_prefix is not None and not record.get("id", "").startswith(id_prefix.lower()):
-            return False
-        if agent is None:
-            return True
-        if "agent" in record:
-            return bool(record["agent"] == agent[0])
-        return address.fold(record.get("to", "")) in agent[1]
-
-    return wanted
 
 
 def _show(office: Office, tail: Tail, wanted: Wanted, *, limit: int | None, as_json: bool) -> list[str]:

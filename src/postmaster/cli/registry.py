@@ -1,19 +1,18 @@
-"""`postmaster registry`: merge, check, show, flows, schema."""
+"""`postmaster registry`: new, check, merge, show, flows, schema."""
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.directory import note_nudges, taken_names
+from postmaster.directory import merging
 from postmaster.errors import BadData
 from postmaster.office import Office
-from postmaster.registry import compiled, flows, lint, schema, source
-from postmaster.registry import merge as merging
+from postmaster.registry import compiled, flows, lint, source
+from postmaster.registry import merge as registry_merge
 from postmaster.registry.merge import MergeReport
 from postmaster.registry.source import Problem
 
@@ -26,10 +25,37 @@ def registry() -> None:
 
     \b
     Example:
+      postmaster registry new council
       postmaster registry check
       postmaster registry merge
-      postmaster registry show
     """
+
+
+@registry.command()
+@click.argument("plugin")
+@click.option("--stdout", "prints", is_flag=True, help="Print it, and write nothing.")
+@click.pass_obj
+def new(office: Office, plugin: str, prints: bool) -> int:
+    """Write a first declaration of PLUGIN, with comments, to registry.d/PLUGIN.yml.
+
+    It is valid as it stands: two agents that write to each other. One that is there already is left alone.
+
+    Exit codes: 0 written, 65 it is there, or no plugin can be called so, 73 it cannot be written, 78 no office.
+
+    \b
+    Example:
+      postmaster registry new council
+      postmaster registry new council --stdout > council.yml
+    """
+    from postmaster.registry import scaffold
+
+    if prints:
+        click.echo(scaffold.text(plugin), nl=False)
+        return 0
+    office.require()
+    path = scaffold.write(office, plugin)
+    click.echo(f"made {path}; edit it, then: postmaster registry check, postmaster registry merge")
+    return 0
 
 
 @registry.command()
@@ -54,9 +80,6 @@ def merge(office: Office, dry_run: bool, make_inboxes: bool, as_json: bool) -> i
     """
     office.require()
     report = merging.merge(office, dry_run=dry_run, make_inboxes=make_inboxes)
-    if not dry_run and not report.problems:
-        note_nudges(office)
-        report = replace(report, warnings=(*report.warnings, *taken_names(office)))
     answer = _merge_answer(report, dry_run)
     if as_json:
         echo_json(answer)
@@ -115,7 +138,7 @@ def check(office: Office, strict: bool, as_json: bool) -> int:
       postmaster registry check --strict
     """
     office.require()
-    plan = merging.plan(office)
+    plan = registry_merge.plan(office)
     found = [] if plan.report.problems else lint.lint(plan.entries)
     answer = {
         "agents": plan.report.agents,
@@ -249,16 +272,23 @@ def draw_flows(office: Office, form: str, as_json: bool) -> int:
 
 
 @registry.command(name="schema")
-def show_schema() -> int:
-    """Print the JSON Schema of a declaration, for editors and other checkers.
+@click.argument("which", type=click.Choice(["declaration", "agent-registry", "post-office"]), default="declaration")
+def show_schema(which: str) -> int:
+    """Print the JSON Schema of a declaration, of agent-registry.yml or of post-office.yml, for editors.
+
+    `init` writes them all to schemas/ in the office; a file names its own in a comment, which editors with the YAML
+    language server read: # yaml-language-server: $schema=PATH
 
     Exit codes: 0 printed.
 
     \b
     Example:
-      postmaster registry schema > registry.schema.json
+      postmaster registry schema > declaration.schema.json
+      postmaster registry schema post-office > post-office.schema.json
     """
-    click.echo(schema.schema_text(), nl=False)
+    from postmaster import schemas
+
+    click.echo(schemas.text(which), nl=False)
     return 0
 
 

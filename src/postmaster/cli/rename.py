@@ -4,7 +4,7 @@ import click
 
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.directory import note_nudges
+from postmaster.directory.merging import note_nudges
 from postmaster.office import Office
 
 

@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from postmaster.settings import Settings
 
 
-def taken_names(office: Office) -> list[str]:
-    """Return, in words, which living instances have a name that the registry has too."""
-    if not os.path.lexists(office.live):
-        return []
-    from postmaster.directory import registration
-
-    return registration.taken_names(office)
-
-
-def note_nudges(office: Office) -> None:
-    """See to it that the next run nudges whoever the registry, as it was merged now, wants nudged."""
-    with compiled.open_view(office) as registry:
-        if registry.has_nudges():
-            from postmaster.directory import untold
-
-            untold.mark(office)
-
-
 def open_view(office: Office, *, write: bool = True) -> Union[CompiledRegistry, "DirectoryView"]:
     """Open the registry, with the live instances if there are or may be any; to be used with `with`.
 

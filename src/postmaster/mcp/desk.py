@@ -165,8 +165,7 @@ class Desk:
     def _open(self, name: str) -> tuple[reading.Name, reading.Message]:
         agent = self.me()
         item = reading.find_message(self.office, agent, name)
-        if item.kind is not None:
-            raise BadData(f"{item.shown}: it is {item.kind}, not a message; it is not opened")
+        reading.path_of(self.office, agent, item)
         return reading.load_wherever(agent.inbox, item, MOST_BODY + message.HEAD_BYTES)
 
     def acknowledge(self, names: Sequence[str]) -> Data:

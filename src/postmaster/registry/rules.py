@@ -152,6 +152,8 @@ def _reserved(office: Office) -> list[tuple[tuple[str, ...], str, bool]]:
         office.declarations,
         office.directory,
         office.turns,
+        office.carrier,
+        office.schemas,
         office.private,
         office.registry,
         office.renames,

@@ -24,12 +24,17 @@ _KINDS: Final = {"object": "a mapping of `key: value` lines", "array": "a list",
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of a declaration, as it ships."""
+    """Return the JSON Schema of a declaration, as it ships: every scalar is text."""
     return resources.files("postmaster.registry").joinpath("registry.schema.json").read_text("utf-8")
 
 
 @functools.cache
 def _schema(merged: bool) -> dict[str, Any]:
+    return definition(merged=merged)
+
+
+def definition(*, merged: bool) -> dict[str, Any]:
+    """Return the schema of a declaration, or of agent-registry.yml, for the caller to change."""
     schema: dict[str, Any] = json.loads(schema_text())
     if merged:
         entry, more = schema["$defs"]["entry"], schema["$defs"]["written_by_merge"]
