@@ -93,6 +93,8 @@ SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def completion(shell: str) -> int:
     """Print a script with which SHELL completes commands, options, agents, addresses, messages and flows.
 
+    Exit codes: 0 printed.
+
     \b
     Example:
       eval "$(postmaster completion bash)"                       # in ~/.bashrc
