@@ -21,6 +21,7 @@ from postmaster import durable, remotes
 from postmaster.errors import BadData, DiskFault, Missing
 from postmaster.remotes import Remote
 
+PROGRAM: Final = "git"  # for who looks whether it is installed
 INBOX: Final = "refs/postmaster/inbox/"
 ENTITY: Final = "refs/postmaster/entity/"
 _NOTHING: Final = "0" * 40
