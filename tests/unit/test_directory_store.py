@@ -87,7 +87,7 @@ def test_a_fault_before_the_claim_leaves_nothing(office: Office, monkeypatch: py
 def test_who_may_not_lock_is_not_stopped(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender of another account sends while somebody registers."""
     registration.register(office, "lab.one", "alice", ())
-    Path(office.live, store.PENDING).write_text("{}")
+    Path(office.pending).write_text("{}")
     os.mkdir(office.directory_lock + ".d")
     monkeypatch.setattr(office, "directory_lock", office.directory_lock + ".d")
     with open_view(office) as view:
@@ -115,6 +115,6 @@ def test_an_unreadable_disk_makes_nobody_unknown(office: Office, monkeypatch: py
 def test_a_damaged_pending_is_told_of(office: Office) -> None:
     """It is not ours to guess what it meant."""
     registration.register(office, "lab.one", "alice", ())
-    Path(office.live, store.PENDING).write_text(json.dumps({"id": "x"}))
+    Path(office.pending).write_text(json.dumps({"id": "x"}))
     with pytest.raises(DiskFault, match="damaged"):
         registration.register(office, "lab.one", "bob", ())

@@ -22,6 +22,7 @@ from postmaster.errors import BadData, DiskFault, Missing
 from postmaster.remotes import Remote
 
 _WHO: Final = "postmaster"  # the author of every commit
+PROGRAM: Final = "git"  # for who looks whether it is installed
 _LOCK_SECONDS: Final = 60  # how long a git that is alive holds the lock of a ref, at most
 _MANY_LOOSE: Final = 6700  # objects; as git's own gc.auto
 _SECONDS: Final = 300.0  # for one exchange with a remote

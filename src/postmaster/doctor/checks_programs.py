@@ -6,7 +6,7 @@ from typing import Final
 from postmaster.doctor.facts import Facts
 from postmaster.doctor.findings import Check, Finding, shell
 
-_PACKAGES: Final = {"git": "git", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+_PACKAGES: Final = {"ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _SECRET: Final = 0o077
 
 
@@ -36,7 +36,9 @@ def tool_missing(facts: Facts) -> Iterator[Finding]:
     for name, is_there in facts.tools.items():
         if not is_there:
             what = f"calls for {name}, which is not installed"
-            yield Finding("post-office.yml", what, "install it", (shell("apt-get", "install", _PACKAGES[name]),))
+            yield Finding(
+                "post-office.yml", what, "install it", (shell("apt-get", "install", _PACKAGES.get(name, name)),)
+            )
 
 
 def key_missing(facts: Facts) -> Iterator[Finding]:
@@ -71,7 +73,7 @@ def remote_missing(facts: Facts) -> Iterator[Finding]:
         if remote.directory is not None and not remote.directory.is_directory:
             what = f"`url` of remote {remote.name}: there is no repository"
             fix = "mount its disk, correct the URL, or make it"
-            yield Finding(remote.directory.path, what, fix, (shell("git", "init", "--bare", remote.directory.path),))
+            yield Finding(remote.directory.path, what, fix, (f"git init --bare {shell(remote.directory.path)}",))
 
 
 def host_unknown(facts: Facts) -> Iterator[Finding]:

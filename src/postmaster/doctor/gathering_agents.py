@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from postmaster import maildir, names
+from postmaster.carrier.git import PROGRAM
 from postmaster.doctor import mounts
 from postmaster.doctor.facts import Facts, Inbox, Node, Program, RemoteFacts
 from postmaster.doctor.nodes import above, closed_to, listed, node
@@ -39,7 +40,7 @@ def gather(office: Office, facts: Facts, settings: Settings) -> None:
             if agent.class_id is None:
                 _of_entry(office, facts, agent.id, entry)
         _strangers(office, facts)
-    wanted = ["git"] if settings.remotes else []
+    wanted = [PROGRAM] if settings.remotes else []
     for remote in settings.remotes:
         found = _remote(office, remote)
         facts.remotes.append(found)
