@@ -210,6 +210,7 @@ FREE = {
     "host",
 }
 FREE |= {"port", "last", "every", "plugin", "new"}
+FREE |= {"max_run_age", "max_deferred_age", "max_unread_age", "max_dead", "min_free"}
 
 
 def parameters(command: click.Command, path: str) -> Iterator[tuple[str, str, click.Parameter]]:

@@ -47,6 +47,7 @@ _ACTIONS: Final = (
     "read",
     "unread",
     "registered",
+    "renamed",
     "returned",
     "bounced",
     "archived",

@@ -221,6 +221,7 @@ _KINDS: Final = {
     "root": DIRECTORIES,
     "file": FILES,
     "path": FILES,
+    "output": FILES,
     "splice": FILES,
     "command": FILES,
 }
