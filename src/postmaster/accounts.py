@@ -4,8 +4,9 @@ import pwd
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from postmaster.decide import Senders, brief, quoted
+from postmaster.printable import brief, quoted
 from postmaster.registry.compiled import Roster
+from postmaster.senders import Senders
 from postmaster.settings import Settings
 
 _LARGEST: Final = 2**32 - 2  # (uid_t) -1 is nobody's: chown(2)

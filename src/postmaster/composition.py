@@ -11,9 +11,9 @@ import yaml
 from frontmatter.default_handlers import YAMLHandler
 
 from postmaster import message, times
-from postmaster.decide import brief, quoted
 from postmaster.errors import BadData, UsageProblem
 from postmaster.header import Refused
+from postmaster.printable import brief, quoted
 
 RESERVED: Final = (*message.REQUIRED, "sent_at", "in_reply_to", *message.OURS)
 

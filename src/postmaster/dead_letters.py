@@ -13,9 +13,9 @@ from typing import Any, Final
 import yaml
 
 from postmaster import message, outbox, reading, times
-from postmaster.decide import quoted
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
+from postmaster.printable import quoted
 from postmaster.refusals import REASON_SUFFIX
 
 _MAX_REASON_BYTES: Final = 8 * 1024 * 1024  # the largest `to` that fits a header, with a line for each recipient

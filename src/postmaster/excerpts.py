@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from postmaster import maildir, reading
-from postmaster.decide import Agent
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
+from postmaster.parties import Agent
 from postmaster.reading import Message, Name
 
 

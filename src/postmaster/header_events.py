@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from postmaster.decide import quoted
 from postmaster.errors import Refused
+from postmaster.printable import quoted
 
 if TYPE_CHECKING:
     from postmaster.header import Reader

@@ -13,7 +13,6 @@ from hashlib import blake2b, md5
 from typing import IO, Any, Final
 
 from postmaster import delivery_log, durable, message, reasons, reports
-from postmaster.decide import Envelope
 from postmaster.delivery_log import Appended, Record
 from postmaster.errors import DiskFault
 from postmaster.header import Refused
@@ -21,6 +20,7 @@ from postmaster.index import CannotWrite, Damaged, Index, Value, create, open_in
 from postmaster.maildir import READ
 from postmaster.office import Office
 from postmaster.open_items import OpenItem, follow, item_key, letter_key
+from postmaster.verdict import Envelope
 
 _KEEP_IN_MEMORY: Final = 5_000  # records read from the log before they are written to the index
 _AT_ONCE: Final = 50_000  # the same, while the log is being read

@@ -7,12 +7,12 @@ what the log will say of it.
 from dataclasses import dataclass
 
 from postmaster import message
-from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
 from postmaster.header import Refused
 from postmaster.message import Header
 from postmaster.outbox import Letter, Source, Special, Unreadable, Waiting, is_young
 from postmaster.times import parse_time
+from postmaster.verdict import Envelope
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address
-from postmaster.decide import Envelope, brief, quoted
 from postmaster.header import Reader, Refused
+from postmaster.printable import brief, quoted
 from postmaster.times import parse_time
+from postmaster.verdict import Envelope
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _OUR_BYTES: Final = 256  # what our two lines take up at most, so that what is delivered can be read again

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from postmaster.decide import Agent
+from postmaster.parties import Agent
 
 PER_FLOW: Final = "per-flow"  # the value of `instances`
 KEY_LENGTH: Final = 12

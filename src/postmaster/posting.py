@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, remotes, times
 from postmaster.commit import deferral, fault_reason
-from postmaster.decide import Agent, Envelope, Origin, RegistryView, Routes, Verdict, decide
+from postmaster.decide import Routes, decide
 from postmaster.delivery_log import Record
 from postmaster.history import History
 from postmaster.journal import Entry, Publication
@@ -21,9 +21,12 @@ from postmaster.letter import Item
 from postmaster.maildir import Temporary
 from postmaster.office import Office, visible
 from postmaster.open_items import OpenItem
+from postmaster.parties import Agent, RegistryView
 from postmaster.registry.compiled import Roster
 from postmaster.reports import Report
+from postmaster.senders import Origin
 from postmaster.settings import Settings
+from postmaster.verdict import Envelope, Verdict
 
 SMALL: Final = 16  # up to so many copies are synced one by one; more of them file system by file system
 _NAMES_TRIED: Final = 16  # where a copy may be that an earlier run has put into a mailbox

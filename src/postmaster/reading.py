@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster import address, delivery_log, maildir, message, outbox, times, waiting
-from postmaster.decide import Agent, RegistryView, quoted
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, ConfigurationFault, DiskFault
 from postmaster.header import Refused
 from postmaster.office import Office, visible
+from postmaster.parties import Agent, RegistryView
+from postmaster.printable import quoted
 
 READ: Final = "read"  # the log's `action` for a message moved to read/
 UNREAD: Final = "unread"  # and for one moved back

@@ -12,7 +12,6 @@ from typing import Final
 
 from postmaster import commit, dead_letters, delivery_log, durable, letter, message, names, outbox, reasons, times
 from postmaster.dead_letters import DeadLetter
-from postmaster.decide import Envelope
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData
 from postmaster.letter import Item
@@ -20,6 +19,7 @@ from postmaster.office import Office, visible
 from postmaster.open_items import ALLOW_DUPLICATE, RETRIED, letter_key
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.settings import Settings, load_settings
+from postmaster.verdict import Envelope
 
 _IDENTITY: Final = ("id", "correlation_id", "from", "type", "subject", "sent_at", "in_reply_to")
 _REFUSED: Final = (reasons.DEAD_LETTER, reasons.REJECTED)

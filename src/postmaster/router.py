@@ -22,7 +22,6 @@ from postmaster import (
     times,
 )
 from postmaster.backlog import BATCH_COPIES, Backlog, bounded, copies
-from postmaster.decide import RegistryView
 from postmaster.delivery_log import Record
 from postmaster.errors import CannotCreate, DiskFault
 from postmaster.history import History
@@ -30,6 +29,7 @@ from postmaster.journal import Batch
 from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.open_items import WITHDRAWN
+from postmaster.parties import RegistryView
 from postmaster.posting import Posting, Reporter, UnsyncedDevice
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address, times
-from postmaster.decide import Relay, quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.office import Office
+from postmaster.printable import quoted
+from postmaster.recipients import Relay
 from postmaster.registry import source
 from postmaster.registry.source import Document, Problem
 from postmaster.remotes import Remote, Remotes

@@ -16,14 +16,19 @@ from typing import Any, Final
 
 from postmaster import accounts, delivery_log, durable, message, reasons, times
 from postmaster.composition import Draft, compose, without_lines
-from postmaster.decide import Agent, Envelope, Origin, RegistryView, Relay, Senders, Verdict, brief, decide, quoted
+from postmaster.decide import decide
 from postmaster.errors import BadData, CannotCreate, DiskFault, UsageProblem
 from postmaster.header import Refused
 from postmaster.history import History
 from postmaster.office import Office
+from postmaster.parties import Agent, RegistryView
+from postmaster.printable import brief, quoted
+from postmaster.recipients import Relay
 from postmaster.registry.compiled import Roster
 from postmaster.registry.view import emitted_to
+from postmaster.senders import Origin, Senders
 from postmaster.settings import Settings
+from postmaster.verdict import Envelope, Verdict
 
 _TEMPORARY: Final = re.compile(r"\.send-(\d+)-[0-9a-f]+\.tmp")
 _STALE_SECONDS: Final = 3600

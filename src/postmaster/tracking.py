@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import delivery_log, maildir, reading, reasons, waiting
-from postmaster.decide import Agent
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
+from postmaster.parties import Agent
 
 FINAL: Final = (reasons.DELIVERED, reasons.RELAYED, reasons.DEAD_LETTER, reasons.REJECTED)
 

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postmaster import delivery_log, history
-from postmaster.decide import Envelope
 from postmaster.history import History
 from postmaster.office import Office
 from postmaster.open_items import OpenItem, follow
+from postmaster.verdict import Envelope
 
 FLOWS = [f"flow-{number}" for number in range(6)]
 IDS = [f"{number:032x}" for number in range(4)]

@@ -6,8 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postmaster import address, per_flow
-from postmaster.decide import Accept, Agent, Envelope, find_routes
+from postmaster.decide import find_routes
+from postmaster.parties import Accept, Agent
 from postmaster.registry.view import EntriesView
+from postmaster.verdict import Envelope
 
 FLOWS = st.text(min_size=1, max_size=60)
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9_-])?", fullmatch=True).filter(address.is_name)

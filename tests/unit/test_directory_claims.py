@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postmaster import address
-from postmaster.decide import Accept, Agent
 from postmaster.directory import claims
 from postmaster.directory.claims import Claim
+from postmaster.parties import Accept, Agent
 
 ALICE = Claim(
     "lab.worker+alice", "alice", "alice@lab.internal", "lab.worker", ("reviewer",), "2026-03-04T10:00:00.000000Z"

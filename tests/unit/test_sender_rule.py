@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmaster.accounts import Accounts
-from postmaster.decide import Agent, Envelope, Origin, Senders, decide
+from postmaster.decide import decide
+from postmaster.parties import Agent
 from postmaster.registry import database
+from postmaster.senders import Origin, Senders
+from postmaster.verdict import Envelope
 
 UIDS = {"ann": 1001, "ben": 1002, "root": 0}
 AGENTS = {

@@ -7,7 +7,6 @@ this one.
 
 from postmaster.api.forms import Agent, LogLine, Mail, Merged, Message, Routed, Sent
 from postmaster.api.office import Office
-from postmaster.decide import Accept
 from postmaster.errors import (
     BadData,
     CannotCreate,
@@ -17,6 +16,7 @@ from postmaster.errors import (
     PostmasterError,
     UsageProblem,
 )
+from postmaster.parties import Accept
 from postmaster.submission import Refusal
 
 __all__ = [

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postmaster import decide, reading
-from postmaster.decide import Accept
+from postmaster import parties, reading
 from postmaster.office import visible
+from postmaster.parties import Accept
 
 LogLine = dict[str, Any]  # one line of the delivery log (docs/formats/delivery-log.md)
 
@@ -100,24 +100,24 @@ class Merged:
     warnings: tuple[str, ...]
 
 
-def agent(found: decide.Agent) -> Agent:
+def agent(found: parties.Agent) -> Agent:
     """Return an agent as the public API gives it."""
     return Agent(
         found.id, found.address, found.aliases, found.roles, found.accepts, inbox=found.inbox, class_id=found.class_id
     )
 
 
-def mail(owner: decide.Agent, item: reading.Name, content: reading.Message) -> Mail:
+def mail(owner: parties.Agent, item: reading.Name, content: reading.Message) -> Mail:
     """Return what a listing says of a message in the mailbox of `owner`."""
     return Mail(**_header(owner, item, content))
 
 
-def message(owner: decide.Agent, item: reading.Name, content: reading.Message) -> Message:
+def message(owner: parties.Agent, item: reading.Name, content: reading.Message) -> Message:
     """Return a whole message in the mailbox of `owner`."""
     return Message(**_header(owner, item, content), body=content.raw[content.body :])
 
 
-def _header(owner: decide.Agent, item: reading.Name, content: reading.Message) -> dict[str, Any]:
+def _header(owner: parties.Agent, item: reading.Name, content: reading.Message) -> dict[str, Any]:
     keys = ("id", "type", "subject", "correlation_id", "sent_at", "in_reply_to")
     return {
         **{key: content.text(key) for key in keys},

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from postmaster import (
     composition,
-    decide,
     delivery_log,
     maildir,
     message,
     office,
     outbox,
+    parties,
     reading,
     reports,
     setup,
@@ -261,12 +261,12 @@ class Office:
             wanted = selection.wanted(self._places, asked, id_prefix=id, agent=agent)
             yield from (record for record in delivery_log.records(self._places) if wanted(record))
 
-    def _live(self, agent: str) -> decide.Agent:
+    def _live(self, agent: str) -> parties.Agent:
         reader = find_reader(self._places, agent)
         reader.require_live()
         return reader.agent
 
-    def _mail(self, who: decide.Agent, item: reading.Name) -> Mail:
+    def _mail(self, who: parties.Agent, item: reading.Name) -> Mail:
         problem = None if item.kind is None else f"it is {item.kind}, not a message"
         if problem is None:
             try:

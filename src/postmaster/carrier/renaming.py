@@ -15,11 +15,12 @@ from postmaster.carrier.files import alone
 from postmaster.carrier.git import Git
 from postmaster.carrier.refs import Entity
 from postmaster.carrier.transcripts import Transcript
-from postmaster.decide import Agent, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import open_view
 from postmaster.errors import BadData, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent
+from postmaster.printable import quoted
 from postmaster.registry import compiled, merge, renames
 from postmaster.registry.merge import MergeReport
 from postmaster.registry.renames import Rename

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address, dead_letters, delivery_log, maildir, reading, reasons
-from postmaster.decide import Agent
 from postmaster.directory import open_view
 from postmaster.errors import BadData
 from postmaster.office import Office, find_root
+from postmaster.parties import Agent
 from postmaster.refusals import REASON_SUFFIX
 from postmaster.registry.compiled import Roster
 from postmaster.settings import load_settings

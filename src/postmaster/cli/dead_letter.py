@@ -13,12 +13,12 @@ from postmaster.cli.app import printable, say
 from postmaster.cli.following import outcome_lines
 from postmaster.cli.inbox import content_lines, copy_out, cut
 from postmaster.dead_letters import DeadLetter
-from postmaster.decide import brief, quoted
 from postmaster.directory.passes import route_now
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.excerpts import describe_content
 from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
+from postmaster.printable import brief, quoted
 from postmaster.resubmission import Result, Retried
 from postmaster.settings import load_settings
 from postmaster.tracking import Watch, describe_outcome, explain

@@ -10,10 +10,11 @@ from postmaster import excerpts, message, reading
 from postmaster.cli import inbox as mailbox
 from postmaster.cli.answers import echo_json
 from postmaster.cli.app import printable, say
-from postmaster.decide import Agent, quoted
 from postmaster.directory.passes import route_now
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
+from postmaster.parties import Agent
+from postmaster.printable import quoted
 from postmaster.settings import load_settings
 from postmaster.submission import Refusal, Submitted
 from postmaster.tracking import AnswerWatch, Watch, describe_outcome, explain

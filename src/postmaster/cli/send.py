@@ -11,10 +11,10 @@ from postmaster import composition, maildir, reading, submission, times
 from postmaster.cli.answers import seconds
 from postmaster.cli.following import Ways, finish, refuse
 from postmaster.composition import Draft
-from postmaster.decide import quoted
 from postmaster.directory import open_view
 from postmaster.errors import BadData, UsageProblem
 from postmaster.office import Office, visible
+from postmaster.printable import quoted
 from postmaster.settings import load_settings
 from postmaster.submission import Refusal
 from postmaster.turns import inside

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Union
 
 from postmaster import address, reports
-from postmaster.decide import RegistryView, check_accepts
+from postmaster.decide import check_accepts
 from postmaster.office import Office
+from postmaster.parties import RegistryView
 from postmaster.registry import compiled
 from postmaster.registry.compiled import CompiledRegistry
 from postmaster.reports import Report

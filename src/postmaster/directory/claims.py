@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from postmaster import address, reports
-from postmaster.decide import Agent
+from postmaster.parties import Agent
 
 VERSION: Final = 1
 RESERVED: Final = reports.LOCAL_PART

@@ -7,9 +7,9 @@ import stat
 from typing import Final
 
 from postmaster import durable, maildir
-from postmaster.decide import quoted
 from postmaster.errors import BadData, CannotCreate
 from postmaster.office import visible
+from postmaster.printable import quoted
 
 _MARKER: Final = re.compile(rb"<!-- (begin|end) postmaster rule ([^ \r\n]+) -->[ \t]*\r?")
 _MAX_BYTES: Final = 16 * 1024 * 1024

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster import address, delivery_log, maildir, reading, times
-from postmaster.decide import Agent, brief
 from postmaster.delivery_log import Record
 from postmaster.directory import open_view, untold
 from postmaster.directory.errands import Errands
 from postmaster.directory.untold import Untold
 from postmaster.errors import BadData, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent
+from postmaster.printable import brief
 from postmaster.registry.view import Entry
 
 COMMAND_SECONDS: Final = 10.0

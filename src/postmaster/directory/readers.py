@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from postmaster import address, reading
-from postmaster.decide import Agent
 from postmaster.directory import claims, open_view, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.registration import archived_hint
 from postmaster.errors import BadData
 from postmaster.office import Office
+from postmaster.parties import Agent
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from postmaster import address, maildir, per_flow, times
-from postmaster.decide import Agent, brief, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import claims, returning, store
 from postmaster.directory.claims import Claim
 from postmaster.directory.view import DirectoryView
 from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent
+from postmaster.printable import brief, quoted
 from postmaster.registry import compiled
 from postmaster.registry.compiled import CompiledRegistry
 

@@ -8,10 +8,10 @@ from typing import Union
 from postmaster import composition, message, reading, submission, times
 from postmaster.address import is_mailbox
 from postmaster.composition import Draft
-from postmaster.decide import Agent
 from postmaster.directory.view import DirectoryView
 from postmaster.errors import BadData
 from postmaster.office import Office
+from postmaster.parties import Agent
 from postmaster.reading import Name
 from postmaster.registry.compiled import CompiledRegistry
 from postmaster.settings import Settings

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from postmaster import durable, inventory, maildir, message, reports
-from postmaster.decide import RegistryView, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
@@ -19,6 +18,8 @@ from postmaster.errors import DiskFault
 from postmaster.header import Refused
 from postmaster.history import History
 from postmaster.office import Office, visible
+from postmaster.parties import RegistryView
+from postmaster.printable import quoted
 from postmaster.reports import Report
 from postmaster.settings import Settings
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from postmaster.decide import Agent
 from postmaster.directory import claims
 from postmaster.office import DEFAULT_ROOT
+from postmaster.parties import Agent
 from postmaster.registry.view import Entry
 
 _TICKS: Final = re.compile(r"`+")

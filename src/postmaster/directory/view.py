@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Final
 
 from postmaster import address, maildir, per_flow
-from postmaster.decide import Agent
 from postmaster.directory import claims, store
 from postmaster.directory.claims import Claim
 from postmaster.errors import CannotCreate
 from postmaster.office import Office
+from postmaster.parties import Agent
 from postmaster.registry.compiled import CompiledRegistry
 from postmaster.registry.view import Entry
 

@@ -8,13 +8,14 @@ from typing import Any, Final
 from postmaster import composition, delivery_log, excerpts, maildir, message, reading, submission, times, waiting
 from postmaster.address import AGENT
 from postmaster.composition import Draft
-from postmaster.decide import Agent, quoted
 from postmaster.delivery_log import Record
 from postmaster.directory import listing, open_view, passes, registration, replying, rule
 from postmaster.directory.readers import find_reader
 from postmaster.directory.replying import Answer
 from postmaster.errors import BadData, PostmasterError, UsageProblem
 from postmaster.office import Office, visible
+from postmaster.parties import Agent
+from postmaster.printable import quoted
 from postmaster.registry import compiled, flows
 from postmaster.settings import load_settings
 from postmaster.submission import Submitted

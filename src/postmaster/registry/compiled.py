@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Final, Protocol, TypeVar
 
 from postmaster import address, durable, per_flow
-from postmaster.decide import Agent, RegistryView
 from postmaster.errors import CannotCreate, ConfigurationFault, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent, RegistryView
 from postmaster.registry import database
 from postmaster.registry.stamp import PREFIX, SUFFIX, stamp_name
 from postmaster.registry.view import Entry, agent_of

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from postmaster.decide import quoted
+from postmaster.printable import quoted
 from postmaster.registry.source import Document, Path, Problem
 
 MAX_DEPTH: Final = 20

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address
-from postmaster.decide import Envelope, brief, decide
+from postmaster.decide import decide
+from postmaster.printable import brief
 from postmaster.registry.view import EntriesView, Entry
+from postmaster.verdict import Envelope
 
 OK: Final = "ok"
 DANGLING: Final = "dangling"

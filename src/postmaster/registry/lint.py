@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address, per_flow, reports
-from postmaster.decide import Agent, brief
+from postmaster.parties import Agent
+from postmaster.printable import brief
 from postmaster.registry import flows
 from postmaster.registry.view import EntriesView, Entry, emitted_to
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postmaster import address
-from postmaster.decide import quoted
 from postmaster.errors import ConfigurationFault
 from postmaster.maildir import FOLDERS
 from postmaster.office import Office
+from postmaster.printable import quoted
 from postmaster.registry import schema, turn_rules
 from postmaster.registry.declarations import OWN, Declared
 from postmaster.registry.source import Path, Problem

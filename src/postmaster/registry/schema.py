@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any, Final
 
 from postmaster import address
-from postmaster.decide import brief, quoted
+from postmaster.printable import brief, quoted
 from postmaster.registry.source import Document, Path, Problem
 
 OWN_KEY: Final = "x-"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from postmaster import address, per_flow, times
-from postmaster.decide import quoted
+from postmaster.printable import quoted
 from postmaster.registry.declarations import TURN_KEYS, Declared
 from postmaster.registry.source import Path, Problem
 

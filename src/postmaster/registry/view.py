@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from postmaster import address, per_flow
-from postmaster.decide import Accept, Agent
+from postmaster.parties import Accept, Agent
 
 # An entry in its one form (registry.declarations says what it holds); here, because routing needs no YAML.
 Entry = dict[str, Any]

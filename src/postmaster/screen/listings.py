@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postmaster import excerpts, maildir, reading
-from postmaster.decide import Agent
 from postmaster.office import Office, visible
+from postmaster.parties import Agent
 from postmaster.reading import Name
 
 _TICK_NS: Final = 20_000_000  # a directory that changed so lately may change again under the same time stamp

@@ -8,10 +8,10 @@ from typing import Any
 
 from postmaster import address, dead_letters, outbox
 from postmaster.dead_letters import DeadLetter
-from postmaster.decide import Agent
 from postmaster.directory import claims, open_view, store
 from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent
 from postmaster.registry import compiled, flows
 from postmaster.screen.listings import Listings, Stamp, is_settled, stamp
 from postmaster.screen.log_index import LogIndex

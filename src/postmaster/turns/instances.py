@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Union
 
 from postmaster import address, durable, maildir, message, per_flow, reading
-from postmaster.decide import Agent
 from postmaster.directory.view import DirectoryView
 from postmaster.errors import BadData, CannotCreate, DiskFault
 from postmaster.office import Office
+from postmaster.parties import Agent
 from postmaster.registry.compiled import CompiledRegistry
 
 View = Union[CompiledRegistry, DirectoryView]  # noqa: UP007
