@@ -4,7 +4,7 @@ import base64
 import os
 from typing import Any
 
-from postmaster import maildir, reading
+from postmaster import acknowledging, maildir, reading
 from postmaster.errors import BadData
 from postmaster.office import Office, visible
 from postmaster.parties import Agent
@@ -24,7 +24,7 @@ def mailbox(office: Office, agent: Agent, limit: int, *, every: bool) -> dict[st
         "inbox": office.shown(agent.inbox),
         "unread": len(unread_mail),
         "read": len(found) - len(unread_mail),
-        "waiting": reading.count_waiting(office),
+        "waiting": acknowledging.count_waiting(office),
         "hidden": len(listed) - len(shown),
         "messages": [row(office, agent, item) for item in shown],
     }

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from postmaster import (
+    acknowledging,
     composition,
     delivery_log,
     maildir,
@@ -238,7 +239,7 @@ class Office:
             if turn is not None and folder == maildir.READ:
                 turn.require_unfinished(who.id, [item.name for item in items])
             for item in items:
-                reading.move(self._places, who, item, folder)
+                acknowledging.move(self._places, who, item, folder)
 
     # -- what happened
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from postmaster import excerpts, maildir, reading, reports
+from postmaster import acknowledging, excerpts, maildir, reading, reports
+from postmaster.acknowledging import Moved
 from postmaster.cli.answers import echo_json, seconds
 from postmaster.cli.app import printable, say
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, UsageProblem
 from postmaster.message import HEAD_BYTES
 from postmaster.office import Office
-from postmaster.reading import Message, Moved
+from postmaster.reading import Message
 from postmaster.settings import load_settings
 from postmaster.turns import inside
 
@@ -169,7 +170,7 @@ def _move_all(office: Office, agent: str, msgs: tuple[str, ...], destination: st
     moved: list[Moved] = []
     try:
         for item in items:
-            moved.append(reading.move(office, found, item, destination))
+            moved.append(acknowledging.move(office, found, item, destination))
     finally:
         answer: dict[str, Any] = {
             "office": office.root,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from postmaster import composition, maildir, reading, submission, times
+from postmaster import acknowledging, composition, maildir, reading, submission, times
 from postmaster.cli.answers import seconds
 from postmaster.cli.following import Ways, finish, refuse
 from postmaster.composition import Draft
@@ -198,7 +198,7 @@ def reply(
     answer["to"] = draft.to[0]
 
     def acknowledge() -> None:
-        moved = reading.move(office, replier, item, maildir.READ)
+        moved = acknowledging.move(office, replier, item, maildir.READ)
         answer["acknowledged"] = moved.path
 
     return finish(office, submitted, answer, ways, as_json=as_json, after=acknowledge if ack else None)

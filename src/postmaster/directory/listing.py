@@ -3,11 +3,11 @@
 from typing import Any
 
 from postmaster import delivery_log, maildir, reasons, times
+from postmaster.acknowledging import READ
 from postmaster.directory import open_view, registration, returning, store
 from postmaster.directory.claims import Claim
 from postmaster.errors import ConfigurationFault, DiskFault
 from postmaster.office import Office
-from postmaster.reading import READ
 from postmaster.registry.compiled import CompiledRegistry
 
 

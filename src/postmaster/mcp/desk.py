@@ -5,7 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from postmaster import composition, delivery_log, excerpts, maildir, message, reading, submission, times, waiting
+from postmaster import (
+    acknowledging,
+    composition,
+    delivery_log,
+    excerpts,
+    maildir,
+    message,
+    reading,
+    submission,
+    times,
+    waiting,
+)
 from postmaster.address import AGENT
 from postmaster.composition import Draft
 from postmaster.delivery_log import Record
@@ -131,7 +142,7 @@ class Desk:
             sent = submission.send(self.office, draft, view, settings, may_repeat=False, stage=stage)
         told = self._sent(sent, routes=turn is None)
         if acknowledge and told["state"] != "refused":
-            told["acknowledged"] = reading.move(self.office, replier, item, maildir.READ).file
+            told["acknowledged"] = acknowledging.move(self.office, replier, item, maildir.READ).file
         return told
 
     def _turn(self, sender: Agent) -> inside.Inside | None:
@@ -178,7 +189,7 @@ class Desk:
         turn = inside.current(self.office, immediately=True)
         if turn is not None:
             turn.require_unfinished(agent.id, [item.name for item in items])
-        moved = [reading.move(self.office, agent, item, maildir.READ) for item in items]
+        moved = [acknowledging.move(self.office, agent, item, maildir.READ) for item in items]
         return {
             "messages": [{"file": one.file, "already": one.already, **excerpts.fields(one.message)} for one in moved]
         }

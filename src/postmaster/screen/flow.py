@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postmaster import maildir, reasons, times
+from postmaster.acknowledging import READ
+from postmaster.acknowledging import UNREAD as MOVED_BACK
 from postmaster.delivery_log import Record
-from postmaster.reading import READ
-from postmaster.reading import UNREAD as MOVED_BACK
 from postmaster.screen.log_index import NUDGED
 
 UNREAD: Final = "unread"

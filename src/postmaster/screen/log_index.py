@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster import address, delivery_log, reasons
+from postmaster.acknowledging import READ
 from postmaster.delivery_log import Record
 from postmaster.errors import DiskFault
 from postmaster.office import Office
-from postmaster.reading import READ
 from postmaster.tail import Tail
 
 NUDGED: Final = "nudged"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postmaster import delivery_log, durable, maildir, reading, reasons, refusals, times
+from postmaster import acknowledging, delivery_log, durable, maildir, reading, reasons, refusals, times
 from postmaster.delivery_log import Record
 from postmaster.errors import BadData, DiskFault, PostmasterError, guarded
 from postmaster.locks import locked
@@ -272,7 +272,12 @@ class _Turn:
         said += f"; no final message: {silent}" if silent else ""
         detail = f"{exit_}, {seconds:.1f} s, {said}, turn {self._id}"
         lines = [
-            {**self._about(one), "time": self._now(), "action": reading.READ, "path": self._shown(maildir.READ, target)}
+            {
+                **self._about(one),
+                "time": self._now(),
+                "action": acknowledging.READ,
+                "path": self._shown(maildir.READ, target),
+            }
             for one, (_, target) in zip(kept, reads, strict=True)
         ]
         lines += self._lines(letters, DONE, lambda one: f"{self._count(one)}: {detail}")
@@ -384,7 +389,7 @@ class _Turn:
     def _about(self, one: _Letter) -> Record:
         to = one.content.to
         reached = self._instance.address if self._instance.address in to else to[0] if len(to) == 1 else None
-        return {**reading.log_fields(reached, one.content), "agent": self._instance.id}
+        return {**acknowledging.log_fields(reached, one.content), "agent": self._instance.id}
 
     def _shown(self, folder: str, name: str) -> str:
         return self._office.shown(os.path.join(self._instance.inbox, folder, name))
