@@ -12,7 +12,7 @@ from postmaster.cli.app import printable
 from postmaster.office import Office
 
 if TYPE_CHECKING:
-    from postmaster.audit import Audit
+    from postmaster.audit.sheet import Audit
 
 
 @click.command()
