@@ -6,19 +6,17 @@ Nothing here is visible to a receiver. What fails turns into a deferral of that 
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, product
-from typing import Final, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from postmaster import accounts, address, durable, journal, maildir, message, names, reasons, refusals, remotes, times
+from postmaster import accounts, address, durable, journal, message, reasons, refusals, remotes, times
 from postmaster.commit import deferral, fault_reason
 from postmaster.decide import Routes, decide
 from postmaster.delivery_log import Record
 from postmaster.history import History
 from postmaster.journal import Entry, Publication
 from postmaster.letter import Item
-from postmaster.maildir import Temporary
 from postmaster.office import Office, visible
 from postmaster.open_items import OpenItem
 from postmaster.parties import Agent, RegistryView
@@ -26,10 +24,8 @@ from postmaster.registry.compiled import Roster
 from postmaster.reports import Report
 from postmaster.senders import Origin
 from postmaster.settings import Settings
+from postmaster.spool import Spool, already_there
 from postmaster.verdict import Envelope, Verdict
-
-SMALL: Final = 16  # up to so many copies are synced one by one; more of them file system by file system
-_NAMES_TRIED: Final = 16  # where a copy may be that an earlier run has put into a mailbox
 
 
 class Reporter(Protocol):
@@ -75,37 +71,23 @@ class Posting:
         self._history = history
         self._writes = writes
         self._reporter = reporter
+        self.spool = Spool(office, writes=writes)
         self._routes: Routes = {}
-        self._mailboxes: dict[str, _Mailbox] = {}
-        self._count = 0
         self._first: dict[str, int] = {}  # of each flow: the highest number in the history
         self._numbers: dict[str, int] = {}  # the highest number with this batch
-        self._written: list[Temporary] = []
-        self._names: set[str] = set()
-        self._moved: list[str] = []
         self._now_ns = 0
         self._now = ""  # as the log writes it
-        self._sync = True
         self.still_deferred = 0
 
     def begin(self, copies: int, now_ns: int) -> None:
         """Begin a batch of so many copies, at this time."""
         self._first.clear()
         self._numbers.clear()
-        self._written.clear()
-        self._names.clear()
-        self._moved.clear()
         self._history.forget()
         self._now_ns = now_ns
         self._now = times.timestamp(now_ns)
-        self._sync = copies <= SMALL
+        self.spool.begin(copies)
         self.still_deferred = 0
-
-    def abandon(self) -> None:
-        """Remove what was written for a batch that is not committed."""
-        for temporary in self._written:
-            durable.remove(temporary.path)
-        self._written.clear()
 
     def numbers_hold(self) -> bool:
         """Tell whether the history still ends where this batch's numbers began."""
@@ -246,20 +228,20 @@ class Posting:
         resumed: OpenItem | None,
     ) -> OSError | None:
         """Write the copy for one agent; return the fault that puts it off."""
-        mailbox = self._mailbox(agent.inbox)
+        mailbox = self.spool.mailbox(agent.inbox)
         if mailbox.fault is not None:
             return mailbox.fault
         assert item.header is not None and item.envelope is not None and sequence is not None
         content = message.compose(item.header, item.envelope.id, sequence, memoryview(item.raw)[item.body :])
         stem = f"{times.compact_time(item.time_ns)}-{sequence:06d}-{item.envelope.id}.md"
         try:
-            there = _already_there(agent.inbox, stem, content) if _was_cut_off(resumed, record, agent) else None
+            there = already_there(agent.inbox, stem, content) if _was_cut_off(resumed, record, agent) else None
             if there is not None:
                 record["path"] = self._office.shown(there)
                 entry.records.append(record)
                 return None
-            target = self._free(mailbox.unread, stem)
-            temporary = self._write(mailbox.tmp, content)
+            target = self.spool.free(mailbox.unread, stem)
+            temporary = self.spool.write(mailbox.tmp, content)
         except OSError as failed:
             return failed
         record["path"] = mailbox.shown + target[len(mailbox.unread) :]
@@ -269,50 +251,6 @@ class Posting:
         self._history.expect(item.envelope, agent.id, record["path"])
         return None
 
-    def _mailbox(self, inbox: str) -> "_Mailbox":
-        """Open a mailbox once in a pass."""
-        mailbox = self._mailboxes.get(inbox)
-        if mailbox is None:
-            unread = os.path.join(inbox, maildir.UNREAD)
-            mailbox = _Mailbox(os.path.join(inbox, maildir.TMP), unread, self._office.shown(unread))
-            self._mailboxes[inbox] = mailbox
-            inside = inbox.startswith(self._office.root.rstrip("/") + "/")
-            try:
-                if self._writes:
-                    maildir.open_for_delivery(inbox, may_make=inside)
-                else:
-                    maildir.check_for_delivery(inbox, may_make=inside)
-            except OSError as fault:
-                mailbox.fault = fault
-        return mailbox
-
-    def close_mailboxes(self, device: int, fault: OSError) -> list[str]:
-        """Close, for this pass, the mailboxes on a file system that cannot be synced; return them."""
-        closed = []
-        for inbox, mailbox in self._mailboxes.items():
-            if mailbox.fault is None and os.stat(inbox).st_dev == device:
-                mailbox.fault = fault
-                closed.append(inbox)
-        return closed
-
-    def _write(self, directory: str, content: bytes) -> Temporary | None:
-        if not self._writes:
-            return None
-        self._count += 1
-        path = f"{directory}/{maildir.temporary_name(self._count)}"
-        temporary = Temporary(path, durable.write_new(path, content, sync=self._sync))
-        self._written.append(temporary)
-        return temporary
-
-    def _free(self, directory: str, name: str) -> str:
-        """Return a path in `directory` that is free, and keep it for this batch."""
-        found = f"{directory}/{name}"
-        if found in self._names or os.path.lexists(found):
-            candidates = (os.path.join(directory, one) for one in names.free_names(name))
-            found = next(path for path in candidates if path not in self._names and not os.path.lexists(path))
-        self._names.add(found)
-        return found
-
     # -- refusing ----------------------------------------------------------------------------------------------
 
     def _refuse(self, item: Item, refused: list[tuple[Verdict, Record]], entry: Entry, *, keep: bool) -> OSError | None:
@@ -321,17 +259,17 @@ class Posting:
         lines = list(range(len(entry.records), len(entry.records) + len(refused)))
         try:
             own_name = os.path.basename(item.source.name)
-            target, reason_target = refusals.pair(dead, refusals.free_pair(dead, own_name, self._names))
-            self._names |= {target, reason_target}
+            target, reason_target = refusals.pair(dead, refusals.free_pair(dead, own_name, self.spool.names))
+            self.spool.names.update((target, reason_target))
             records = [{**record, "path": self._office.shown(target)} for _, record in refused]
             if self._writes:
                 private = self._office.private  # on the disk of dead-letter/: no need to look through all of that
-                copied = self._write(private, item.raw) if keep else None
+                copied = self.spool.write(private, item.raw) if keep else None
                 if copied is not None and self._senders is not None and os.geteuid() == 0:
                     with contextlib.suppress(OSError):  # so that it can be sent again in its sender's name
                         os.chown(copied.path, item.owner, -1, follow_symlinks=False)
-                reason = self._write(private, refusals.reason_file(records))
-                if not keep and item.regular and (self._sync or not durable.HAS_SYNCFS):
+                reason = self.spool.write(private, refusals.reason_file(records))
+                if not keep and item.regular and (self.spool.one_by_one or not durable.HAS_SYNCFS):
                     durable.sync_file(os.path.join(self._office.outbox, item.source.name))
                 for temporary, path in ((copied, target), (reason, reason_target)):
                     if temporary is not None:
@@ -341,7 +279,7 @@ class Posting:
         entry.records.extend(records)
         if not keep:
             entry.ending, entry.moved_to = journal.MOVE, target
-            self._moved.append(target)
+            self.spool.moved.append(target)
         return None
 
     # -- the office's own mail ---------------------------------------------------------------------------------
@@ -354,10 +292,10 @@ class Posting:
 
     def _enclose(self, report: Report, entry: Entry) -> None:
         """Add a report to an entry: with it, it will be in the outbox and in the log, or not at all. Raises OSError."""
-        target = self._free(self._office.outbox, report.file)
+        target = self.spool.free(self._office.outbox, report.file)
         file = visible(os.path.basename(target))
         entry.records.append({**report.record, "time": self._now, "file": file})
-        temporary = self._write(self._office.private, report.content)
+        temporary = self.spool.write(self._office.private, report.content)
         if temporary is not None:
             entry.publications.append(Publication(temporary, target, journal.OUTBOX, [len(entry.records) - 1]))
 
@@ -382,59 +320,6 @@ class Posting:
             if waiting is None or waiting[0] != verdict.reason:
                 entry.records.append(deferral(record, verdict.reason, verdict.detail or ""))
 
-    # -- making it durable -------------------------------------------------------------------------------------
-
-    def sync(self) -> None:
-        """Make everything that was written durable, names too.
-
-        Raises:
-            UnsyncedDevice: a file system other than the office's own refused.
-            OSError: the office's own did.
-        """
-        if not self._writes or not (self._written or self._moved):
-            return
-        directories = {os.path.dirname(temporary.path) for temporary in self._written}
-        if self._moved and not self._sync:
-            directories.add(self._office.outbox)
-        if self._sync:
-            for directory in sorted(directories):
-                self._blame(durable.sync_directory, directory)
-            return
-        by_device: dict[int, set[str]] = {}
-        for directory in directories:
-            by_device.setdefault(os.stat(directory).st_dev, set()).add(directory)
-        for found in by_device.values():
-            files = [written.path for written in self._written if os.path.dirname(written.path) in found]
-            self._blame(durable.sync_filesystem, min(found), [*files, *sorted(found)])
-
-    def _blame(self, step: Callable[..., None], directory: str, *more: list[str]) -> None:
-        try:
-            step(directory, *more)
-        except OSError as fault:
-            device = os.stat(directory).st_dev
-            if device == os.stat(self._office.root).st_dev:
-                raise
-            raise UnsyncedDevice(device, fault) from fault
-
-
-@dataclass(slots=True)
-class _Mailbox:
-    """A mailbox of this pass: its folders, `unread` as the log writes it, and why nothing can be put there, if so."""
-
-    tmp: str
-    unread: str
-    shown: str
-    fault: OSError | None = None
-
-
-class UnsyncedDevice(Exception):
-    """A file system that holds mailboxes cannot be synced. `device` is its st_dev."""
-
-    def __init__(self, device: int, fault: OSError) -> None:
-        super().__init__(str(fault))
-        self.device = device
-        self.fault = fault
-
 
 def _unreached(verdicts: list[Verdict], known: OpenItem) -> list[Verdict]:
     """Return a refusal for every agent whose copy is pending, but whom its role no longer names."""
@@ -453,19 +338,3 @@ def _was_cut_off(resumed: OpenItem | None, record: Record, agent: Agent) -> bool
         return False
     waiting = resumed.waits_for(record["to"], agent.id)
     return waiting is not None and reasons.action_of(waiting[0]) == reasons.DEFERRED
-
-
-def _already_there(inbox: str, name: str, content: bytes) -> str | None:
-    """Return where an earlier run that was cut off has put this very copy, if it has; synced. Raises OSError."""
-    # Its own name may have been taken when it was published: then it has one near it.
-    for candidate, folder in product(islice(names.free_names(name), _NAMES_TRIED), (maildir.UNREAD, maildir.READ)):
-        path = os.path.join(inbox, folder, candidate)
-        try:
-            with open(durable.open_regular(path), "rb") as stream:
-                same = stream.read(len(content) + 1) == content
-        except OSError:
-            continue
-        if same:
-            durable.sync_directory(os.path.dirname(path))
-            return path
-    return None

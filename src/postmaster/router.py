@@ -30,11 +30,12 @@ from postmaster.letter import Item
 from postmaster.office import Office, visible
 from postmaster.open_items import WITHDRAWN
 from postmaster.parties import RegistryView
-from postmaster.posting import Posting, Reporter, UnsyncedDevice
+from postmaster.posting import Posting, Reporter
 from postmaster.registry import compiled
 from postmaster.registry.compiled import OpenView
 from postmaster.removals import Remover
 from postmaster.settings import Settings, load_settings
+from postmaster.spool import UnsyncedDevice
 from postmaster.summary import Summary
 
 _ATTEMPTS: Final = 20
@@ -251,25 +252,25 @@ class _Pass:
                 try:
                     self._finish()
                 except BaseException:
-                    posting.abandon()
+                    posting.spool.abandon()
                     raise
                 journal.commit(self._office, batch)
             except FileExistsError as fault:
-                posting.abandon()
+                posting.spool.abandon()
                 raise DiskFault("another router works here, though we hold the lock; leaving it to its work") from fault
             except UnsyncedDevice as fault:
-                posting.abandon()
-                closed = posting.close_mailboxes(fault.device, fault.fault)
+                posting.spool.abandon()
+                closed = posting.spool.close_mailboxes(fault.device, fault.fault)
                 self.report.problems.append(f"{', '.join(closed)}: cannot be synced: {fault.fault.strerror}")
                 continue
             except OSError as fault:
-                posting.abandon()
+                posting.spool.abandon()
                 raise DiskFault(
                     f"{fault.filename or self._office.private}: {fault.strerror}; nothing of this batch was sent"
                 ) from fault
             if not self._still_right(items, posting, history):
                 journal.drop(self._office)
-                posting.abandon()
+                posting.spool.abandon()
                 continue
             planned = _deferred([record for entry in batch.entries for record in entry.records])
             outcome = commit.publish(self._office, batch, again=False)
@@ -293,9 +294,9 @@ class _Pass:
         posting.begin(sum(copies(item) if isinstance(item, Item) else 1 for item in items), self._clock())
         try:
             entries = [posting.post(item) if isinstance(item, Item) else posting.report(item) for item in items]
-            posting.sync()
+            posting.spool.sync()
         except BaseException:
-            posting.abandon()
+            posting.spool.abandon()
             raise
         return Batch([entry for entry in entries if entry.records or entry.ending != journal.KEEP], self._position)
 

@@ -90,7 +90,7 @@ _MANY: Final = {
     "crowd.md": letter(f"[{_BUILDER}, {_CHECKER}, {_KEEPER}, {_NOBODY}, ghost@lab.internal]", "run-4", "crowd"),
     **{f"c{n}.md": letter((_BUILDER, _CHECKER, _KEEPER)[n % 3], "run-5", f"number {n}", minute=n) for n in range(1, 9)},
 }
-# `many` makes more copies than posting.SMALL, so that they are synced by file system. `few` begins without
+# `many` makes more copies than spool.SMALL, so that they are synced by file system. `few` begins without
 # `.postmaster/`.
 SCENES: Final = {"few": _FEW, "mixed": _MIXED, "many": _MANY}
 
