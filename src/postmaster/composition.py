@@ -3,7 +3,7 @@
 import math
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,9 +70,8 @@ def compose(draft: Draft) -> bytes:
     """
     wanted = draft.fields()
     for name, value in wanted.items():
-        for text in value if isinstance(value, list) else [value]:
-            if any("\ud800" <= c <= "\udfff" for c in text):
-                raise BadData(f"invalid-header: `{name}` is not UTF-8; nothing was sent")
+        if any("\ud800" <= c <= "\udfff" for text in _texts(value) for c in text):
+            raise BadData(f"invalid-header: `{name}` is not UTF-8; nothing was sent")
     header = YAMLHandler().export(wanted, Dumper=_Dumper, sort_keys=False, width=math.inf)
     raw = f"---\n{header}\n---\n".encode() + draft.body
     try:
@@ -84,6 +83,18 @@ def compose(draft: Draft) -> bytes:
         odd = [name for name in wanted if read_back.get(name) != wanted[name]]
         raise BadData(f"malformed-header: {brief(odd)} cannot be written as YAML; nothing was sent")
     return raw
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in the value of a field; its keys too, if it is a mapping."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    else:
+        yield str(value)
 
 
 def without_lines(detail: str) -> str:

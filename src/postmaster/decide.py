@@ -181,8 +181,9 @@ def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool =
     if holder is None:
         return False
     admitted = set(holder.names)  # who admits an agent admits it under each of its names
-    if holder.class_address is not None:
-        admitted.add(holder.class_address)  # and who admits a class its subaddresses
+    class_ = registry.agent(holder.class_id) if holder.class_address is not None and holder.class_id else None
+    if class_ is not None:
+        admitted.update(class_.names)  # and who admits a class its subaddresses
     return any(address.matches_sender(one, name) for one in accept.accepts_from for name in admitted)
 
 

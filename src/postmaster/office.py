@@ -57,6 +57,7 @@ class Office:
         self.carrier = os.path.join(root, "carrier")  # mail for other offices, and what the carrier knows of them
         self.mail_repository = os.path.join(self.carrier, "mail.git")
         self.carrier_lock = os.path.join(self.private, "carrier.lock")
+        self.transcripts_lock = os.path.join(self.private, "transcripts.lock")
         self.history = os.path.join(self.private, "history.sqlite")
 
     def inbox(self, configured: str) -> str:

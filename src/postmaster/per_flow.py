@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from postmaster.address import is_mailbox
 from postmaster.parties import Agent
 
 PER_FLOW: Final = "per-flow"  # the value of `instances`
@@ -63,7 +64,7 @@ def instance(class_: Agent, flow_key: str, inbox: str, *, terminated: bool) -> A
         id=instance_id(class_.id, flow_key),
         address=subaddress(class_.address, flow_key),
         inbox=inbox,
-        aliases=(),
+        aliases=tuple(found for alias in class_.aliases if is_mailbox(found := subaddress(alias, flow_key))),
         class_id=class_.id,
         class_address=class_.address,
         terminated=terminated,

@@ -9,6 +9,11 @@ import pytest
 from support import Box
 from test_carry import carry, git, got, hub, mail, office, refs, to_hub, turn
 
+from postmaster.carrier import segments
+from postmaster.carrier.git import Git
+from postmaster.carrier.lines import Letter
+from postmaster.carrier.refs import Oid
+
 pytestmark = pytest.mark.skipif(not (shutil.which("git") and shutil.which("jq")), reason="needs git and jq")
 
 INBOX = "refs/postmaster/inbox/"
@@ -157,3 +162,91 @@ def test_many_objects_are_packed_and_nothing_is_lost(read: tuple[Box, Box, Path,
     assert list(mine.glob("objects/pack/*.pack"))
     assert refs(mine) == before and lines(mine, INBOX + AGENT) == mail_before
     assert "missing" not in git(mine, "fsck", "--connectivity-only")
+
+
+def test_a_receipt_of_mail_that_is_unread_again_is_none(read: tuple[Box, Box, Path, str]) -> None:
+    """The sender's office meets both marks in one pass: the last word counts."""
+    a, b, _, name = read
+    for command in ("ack", "unread"):
+        assert b.run(command, "b.a0", name).returncode == 0
+        turn(b)
+    turn(a)
+    assert [row for row in a.log() if row["action"] == "receipt"] == []
+
+
+def test_an_acknowledgement_under_a_clock_that_ran_ahead_can_be_taken_back(
+    read: tuple[Box, Box, Path, str],
+) -> None:
+    _, b, there, name = read
+    assert b.run("ack", "b.a0", name).returncode == 0
+    log = b.root / "logs" / "delivery-log.jsonl"
+    rows = log.read_text().splitlines(keepends=True)
+    log.write_text(
+        "".join([*rows[:-1], rows[-1].replace('"time":"20', '"time":"21', 1).replace('"time": "20', '"time": "21')])
+    )
+    turn(b)
+    assert b.run("unread", "b.a0", name).returncode == 0
+    turn(b)
+    marks = {next(iter(line)): line["at"] for line in lines(there, INBOX + AGENT) if "at" in line}
+    assert marks["unread"] > marks["read"] > "21"
+
+
+def test_receipts_of_who_pushes_into_our_repository(tmp_path: Path) -> None:
+    """Without a hub: each office has the other's repository as its remote."""
+    places = {name: tmp_path / name / "office" / "carrier" / "mail.git" for name in "ab"}
+    a, b = (
+        office(tmp_path, name, 1, f"remotes: {{{one}: {{url: '{places[one]}', domains: [{one}.internal]}}}}\n")
+        for name, one in (("a", "b"), ("b", "a"))
+    )
+    carry(a, code=75)  # there is nothing of b yet
+    carry(b)
+    carry(a, "b")
+    for number in range(2):
+        a.drop(f"{number}.md", mail(AGENT, "a0@a.internal", body=f"{number}"))
+    turn(a, b)
+    for one in b.unread("b.a0"):
+        assert b.run("ack", "b.a0", one.name).returncode == 0
+    turn(b, a, b, a)
+    assert len([row for row in a.log() if row["action"] == "receipt"]) == 2
+    assert a.run("verify").returncode == 0
+
+
+def test_a_hub_whose_lines_were_removed_and_that_is_accepted(read: tuple[Box, Box, Path, str]) -> None:
+    """By a commit on top, which is no rewind: all of it is pushed to it again, and arrives."""
+    a, b, there, _ = read
+    a.drop("2.md", mail(AGENT, "a0@a.internal", body="second"))
+    turn(a)
+    ref = INBOX + AGENT
+    empty = git(there, "hash-object", "-t", "tree", "-w", "/dev/null").strip()
+    git(there, "update-ref", ref, git(there, "commit-tree", "-m", "x", "-p", refs(there)[ref], empty).strip())
+    assert carry(a, code=76)
+    carry(a, "--accept", "hub")
+    assert len(lines(there, ref)) == len(lines(a.root / "carrier" / "mail.git", ref)) == 2
+    turn(b)
+    assert got(b, "b.a0") == [b"second", b"text\n"]
+
+
+@pytest.mark.parametrize("value", [1, 1.5, None, True, [1], [["x"]], {"a": [["b"]]}, {"a": 1}, "\ud800"])
+def test_a_line_with_a_header_that_no_letter_has_stops_nothing(read: tuple[Box, Box, Path, str], value: object) -> None:
+    """One that is no text is no line of mail: the hub looks wrong. One that cannot be written is a dead letter at most."""
+    _, b, there, _ = read
+    letter = Letter("a0@a.internal", AGENT, "t", "s", "f", "2026-03-04T10:00:00Z", b"x", "a", headers={"x": value})
+    tip = refs(there)[INBOX + AGENT]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_DIR", str(there))
+        mine = Git(str(there), ())
+        new = segments.append(mine, Oid(tip), {letter.line()}, "2026-03-04")
+    git(there, "update-ref", INBOX + AGENT, new.hex)
+    done = b.run("carry", "--json")
+    assert done.returncode in (0, 76) and "internal error" not in done.stderr
+    b.route(check=None)
+
+
+def test_a_pause_that_was_noted_under_another_clock_counts_no_more(read: tuple[Box, Box, Path, str]) -> None:
+    _, b, there, _ = read
+    gone = away(there)
+    carry(b, code=75)
+    gone.rename(there)
+    note = b.root / "carrier" / "hub.later"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"not_before": 9999999999}))
+    carry(b)

@@ -144,6 +144,39 @@ def test_a_file_of_renames_that_is_damaged_is_told_of_with_its_line(lab: Box) ->
     assert lab.run("registry", "merge").returncode == 0
 
 
+def test_a_class_with_an_instance_for_each_flow(box: Box) -> None:
+    """Who admits the class under its old name admits its instances under the new one; their transcripts stay theirs."""
+    box.declare(
+        "desk",
+        """
+- id: desk.co
+  address: co@desk.internal
+  instances: per-flow
+  run: [cat]
+  accepts: [{type: note, accepts_from: ["*"]}]
+- id: desk.only
+  address: only@desk.internal
+  accepts: [{type: note, accepts_from: [co@desk.internal]}]
+""",
+    )
+    box.merge()
+    box.drop("1.md", letter(to="co@desk.internal", from_="only@desk.internal", type="note"))
+    box.route()
+    key = box.log()[-1]["agent"].partition("+")[2]
+    append(box, f"desk.co+{key}", "mine\n")
+    rename(box, "desk.co", "boss")
+    for number, sender in enumerate((f"boss+{key}", f"co+{key}", "boss", "co")):
+        body = f"{number}\n"
+        box.drop(
+            f"{number}.md", letter(to="only@desk.internal", from_=f"{sender}@desk.internal", type="note", body=body)
+        )
+    box.route()
+    assert len(box.unread("desk.only")) == 4 and box.dead() == []
+    assert entries(box, f"desk.co+{key}") == ["mine"]
+    append(box, f"desk.co+{key}", "still\n")
+    assert entries(box, f"desk.co+{key}") == ["mine", "still"]
+
+
 def test_killed_at_any_time_it_is_completed_by_the_next(lab: Box) -> None:
     """The transcript is never lost from sight, and in the end there is one line and one address."""
     chance = random.Random(3)

@@ -1,5 +1,6 @@
 """`postmaster transcript export` and `import`: a transcript that was cloned, went on in two places, and meets."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -126,12 +127,12 @@ def test_a_history_is_spliced_from_both_by_hand(two: tuple[Box, Box, Path], tmp_
     plan = tmp_path / "plan"
     assert "written; edit it" in meet(lab, copy, "--splice", str(plan))
     lines = plan.read_text().splitlines()
-    rows = [line for line in lines if not line.startswith("#")]
+    rows = [line for line in lines if not line.startswith(("#", "between"))]
     assert [row.split()[0] for row in rows] == ["here", "there", "there"]
     for wrong in ("here 9 0123456789ab", "here 3 0123456789ab", "mine", f"{rows[0]}\n{rows[0]}", ""):
-        plan.write_text(wrong + "\n")
+        plan.write_text("\n".join([*lines[:4], wrong]) + "\n")
         assert "plan:" in meet(lab, copy, "--splice", str(plan), check=65)
-    plan.write_text("\n".join([*lines[:3], rows[2], rows[0]]) + "\n")
+    plan.write_text("\n".join([*lines[:4], rows[2], rows[0]]) + "\n")
     assert "spliced" in meet(lab, copy, "--splice", str(plan))
     assert entries(lab)[2:] == ["theirs, again", "mine"]
     assert len(kept(lab)) == 2
@@ -162,3 +163,23 @@ def test_a_copy_that_was_edited_is_refused(two: tuple[Box, Box, Path], tmp_path:
     assert "is empty" in meet(lab, path, check=65)
     assert "cannot be read" in meet(lab, tmp_path / "nowhere", check=65)
     assert entries(lab)[2:] == ["mine"]
+
+
+def test_a_list_that_was_made_before_the_last_entry_is_refused(two: tuple[Box, Box, Path], tmp_path: Path) -> None:
+    """What was appended while somebody edited the list is not dropped."""
+    lab, _, copy = two
+    plan = tmp_path / "plan"
+    meet(lab, copy, "--splice", str(plan))
+    append(lab, b"later\n")
+    assert "take a new list" in meet(lab, copy, "--splice", str(plan), check=65)
+    assert entries(lab)[2:] == ["mine", "later"]
+
+
+def test_one_import_at_a_time(two: tuple[Box, Box, Path]) -> None:
+    lab, _, copy = two
+    lock = lab.root / ".postmaster" / "transcripts.lock"
+    lock.touch()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another import" in meet(lab, copy, "--adopt", "there", check=74)
+    meet(lab, copy, "--adopt", "there")

@@ -16,10 +16,15 @@ _FIRST_SECONDS: Final = 60
 _LAST_SECONDS: Final = 3600
 
 
-def not_before(notes: Notes, remote: str) -> int:
-    """Return when a remote is to be tried again, in seconds since the epoch; 0: at once."""
+def not_before(notes: Notes, remote: str, now: int) -> int:
+    """Return when a remote is to be tried again, in seconds since the epoch; 0: at once.
+
+    Args:
+        now: a time that lies further ahead than any pause was noted under another clock, and counts as past.
+    """
     found = notes.read(remote + elsewhere.LATER)
-    return int(found["not_before"]) if found else 0
+    later = int(found["not_before"]) if found else 0
+    return later if later <= now + _LAST_SECONDS else 0
 
 
 def failed(notes: Notes, remote: str, now: int, why: str) -> None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postmaster import delivery_log, remotes, times
-from postmaster.carrier import lines
+from postmaster.carrier import files, lines
 from postmaster.carrier.files import Counter, Notes
 from postmaster.carrier.git import Git
+from postmaster.carrier.lines import READ
 from postmaster.carrier.refs import Change, Oid
 from postmaster.carrier.signatures import Keys
 from postmaster.office import Office
@@ -108,6 +109,19 @@ class Desk:
             else:
                 doubt = self.keys.doubt(remote, letter, said.signatures.get(letter.id, ()))
                 self.counter.hand_in(letter, remote.name, doubt)
+
+    def note_receipts(self, fresh: Sequence[bytes], mailbox: str, remote: Remote) -> None:
+        """Log which of our letters new lines of a mailbox elsewhere say were read there; the last word counts."""
+        records = []
+        for mark in lines.state(fresh).marks.values():
+            sent = files.find_sent(self.office, remote.name, mailbox, mark.id) if mark.kind == READ else None
+            if sent is not None:
+                records.append(files.receipt(sent, remote.name, mark.at, mark.office, self.clock()))
+        if records and self.since is not None:
+            logged = {(one.get("id"), one.get("detail")) for one in files.log_since(self.office, self.since)[0]}
+            records = [one for one in records if (one["id"], one["detail"]) not in logged]
+        delivery_log.append(self.office, [delivery_log.encode(record) for record in records])
+        self.done.receipts += len(records)
 
 
 def mailbox_of(ref: str, under: str) -> str | None:

@@ -1,13 +1,11 @@
 """The exchange with one remote: fetch, judge, hand in, merge, push."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
-from postmaster import delivery_log, remotes
-from postmaster.carrier import alarms, files, lines, marks, segments
+from postmaster import remotes
+from postmaster.carrier import alarms, marks, segments
 from postmaster.carrier.desk import Desk, mailbox_of
 from postmaster.carrier.git import Unreachable, Wrong
-from postmaster.carrier.lines import READ, Mark
 from postmaster.carrier.refs import HANDED, INBOX, Change, Inbox, Oid
 from postmaster.carrier.segments import Odd
 from postmaster.carrier.taking_up import take_in_pushed
@@ -20,7 +18,7 @@ def exchange(desk: Desk, remote: Remote, *, asked: bool) -> None:
     row: dict[str, Any] = {"remote": remote.name, "state": "done", "why": None}
     desk.done.remotes.append(row)
     now = desk.clock() // 10**9
-    if not asked and (later := alarms.not_before(desk.notes, remote.name)) > now:
+    if not asked and (later := alarms.not_before(desk.notes, remote.name, now)) > now:
         row.update(state="later", why=f"it did not answer; it is tried again in {later - now} seconds")
         return
     try:
@@ -50,7 +48,7 @@ def _fetch(desk: Desk, remote: Remote) -> None:
     """
     desk.git.fetch(remote.name)
     desk.refs = desk.git.refs()
-    take_in_pushed(desk)  # what was pushed here meanwhile is handed in before it is merged
+    take_in_pushed(desk)  # what was pushed here meanwhile is dealt with before it is merged
     fetched, seen = f"refs/postmaster/fetched/{remote.name}/", f"refs/postmaster/seen/{remote.name}/"
     for ref in desk.refs:
         if ref.startswith(seen) and fetched + ref[len(seen) :] not in desk.refs:
@@ -84,27 +82,13 @@ def _fetch(desk: Desk, remote: Remote) -> None:
         merged = segments.merge(desk.git, here, tip) if here is not None else tip
         if desk.is_local(mailbox):
             desk.hand_in(fresh, mailbox, remote)
-            changes.append((HANDED + name, merged, desk.refs.get(HANDED + name)))
         else:
-            _note_receipts(desk, remote, mailbox, fresh)
-        changes += [(INBOX + name, merged, here), (seen + name, tip, desk.refs.get(seen + name))]
+            desk.note_receipts(fresh, mailbox, remote)
+        handed = HANDED + name
+        changes += [(handed, merged, desk.refs.get(handed)), (INBOX + name, merged, here)]
+        changes.append((seen + name, tip, desk.refs.get(seen + name)))
     desk.counter.sync()
     desk.move(changes)
-
-
-def _note_receipts(desk: Desk, remote: Remote, mailbox: str, fresh: Sequence[bytes]) -> None:
-    """Log which of our letters were read there."""
-    records = []
-    for found in map(lines.decode, fresh):
-        if isinstance(found, Mark) and found.kind == READ:
-            sent = files.find_sent(desk.office, remote.name, mailbox, found.id)
-            if sent is not None:
-                records.append(files.receipt(sent, remote.name, found.at, found.office, desk.clock()))
-    if records and desk.since is not None:
-        logged = {(one.get("id"), one.get("detail")) for one in files.log_since(desk.office, desk.since)[0]}
-        records = [one for one in records if (one["id"], one["detail"]) not in logged]
-    delivery_log.append(desk.office, [delivery_log.encode(record) for record in records])
-    desk.done.receipts += len(records)
 
 
 def _push(desk: Desk, remote: Remote) -> bool:

@@ -29,6 +29,7 @@ _SECONDS: Final = 300.0  # for one exchange with a remote
 _PROTOCOLS: Final = ("file", "ssh", "git", "https")
 
 # What git says of a ref that another has moved meanwhile, or moves now; not that the remote forbids it.
+_CANNOT: Final = b"exists; cannot create"  # a ref lies below another one, and stays there
 _MOVED: Final = re.compile(
     rb"\[rejected\]|failed to update ref|cannot lock ref|incorrect old value|reference already exists|non-fast-forward"
 )
@@ -51,6 +52,8 @@ _CONFIG: Final = (
     "submodule.recurse=false",
     "credential.helper=",
     "http.followRedirects=false",
+    "http.lowSpeedLimit=100",
+    "http.lowSpeedTime=60",
     "gc.auto=0",
     "maintenance.auto=false",
     "protocol.allow=never",
@@ -120,7 +123,7 @@ class Git:
         refspecs = [f"{oid.hex}:{INBOX}{inbox.name}" for inbox, oid in inboxes]
         words = ("push", "--quiet", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no")
         done = self._run([*words, "--", remote.url, *refspecs])
-        if done.returncode and not _MOVED.search(done.stderr):
+        if done.returncode and (_CANNOT in done.stderr or not _MOVED.search(done.stderr)):
             raise Unreachable(_words(done.stderr))
         return done.returncode == 0
 

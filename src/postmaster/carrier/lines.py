@@ -154,8 +154,8 @@ def _letter(fields: dict[str, Any]) -> Letter:
         raise ValueError("`from` and `to` are not addresses")
     body = base64.b64decode(fields["body_base64"], validate=True) if "body_base64" in fields else None
     headers = fields.get("headers", {})
-    if not isinstance(headers, dict):
-        raise ValueError("`headers` is no object")  # noqa: TRY004
+    if not isinstance(headers, dict) or not _is_text(headers):
+        raise ValueError("`headers` is no object of texts")
     return Letter(
         sender,
         to,
@@ -168,6 +168,13 @@ def _letter(fields: dict[str, Any]) -> Letter:
         _text(fields, "in_reply_to") if "in_reply_to" in fields else None,
         headers,
     )
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is text, or made of texts: what a header can hold."""
+    if isinstance(value, list):
+        return all(map(_is_text, value))
+    return all(map(_is_text, value.values())) if isinstance(value, dict) else isinstance(value, str)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
@@ -208,7 +215,9 @@ def state(lines: Iterable[bytes]) -> State:
     for line in lines:
         found = decode(line)
         if isinstance(found, Letter):
-            letters[found.id] = found
+            known = letters.get(found.id)
+            if known is None or found.origin < known.origin:  # the same letter from an office under two names
+                letters[found.id] = found
         elif isinstance(found, Signature):
             signatures[found.id] = signatures.get(found.id, frozenset()) | {found.signature}
         elif found.id not in marks or _rank(marks[found.id]) < _rank(found):

@@ -5,8 +5,10 @@ commit, and no office that fetches from here can have seen it; afterwards a line
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
+from postmaster import times
 from postmaster.carrier import lines, segments
 from postmaster.carrier.git import Git
 from postmaster.carrier.lines import READ, UNREAD, Mark
@@ -34,6 +36,23 @@ def after(waiting: Iterable[bytes], said: Iterable[Mark]) -> frozenset[bytes]:
         else:
             left[mark.line()] = mark
     return frozenset(left)
+
+
+def outliving(known: Mapping[str, Mark], said: Iterable[Mark]) -> list[Mark]:
+    """Return marks of which each that takes back is later than what it takes back, whatever the clocks said. Pure.
+
+    Args:
+        known: the last marks of the mailbox, by message.
+    """
+    found = []
+    for mark in said:
+        old = known.get(mark.id)
+        if mark.kind == UNREAD and old is not None and old.kind == READ:
+            least = times.parse_time(old.at) + 1000  # a microsecond, as fine as it is written
+            if times.parse_time(mark.at) < least:
+                mark = replace(mark, at=times.timestamp(least))
+        found.append(mark)
+    return found
 
 
 def stage(git: Git, refs: Mapping[str, Oid], name: str, wanted: frozenset[bytes], day: str) -> list[Change]:

@@ -20,6 +20,7 @@ HERE: Final = "here"
 THERE: Final = "there"
 _LINE: Final = re.compile(rf"({HERE}|{THERE})\s+(\d+)\s+([0-9a-f]{{12}})(?:\s.*)?")
 _BEGINS: Final = 80
+_BETWEEN: Final = "between"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,19 @@ def write_plan(met: Meeting, name: str) -> str:
     rows = [
         f"# What follows entry {met.common} of the transcript of {name}: first what is here, then what the copy has.",
         "# Put the lines in the order that the entries are to have, take out those that are to be left out, and run",
-        "# the same command again. Only the first three words of a line count.",
+        "# the same command again. Only the first three words of a line count. The first line stays as it is.",
     ]
+    rows.append(_between(met))
     for side, entries in ((HERE, met.here), (THERE, met.there)):
         for number, one in enumerate(entries, met.common + 1):
             when = times.timestamp(one.seconds * 10**9)
             rows.append(f"{side:<5} {number:>5} {one.commit[:12]}  {when}  {begins(one)}")
     return "\n".join(rows) + "\n"
+
+
+def _between(met: Meeting) -> str:
+    """Return the line of a list that says of which two histories it was made."""
+    return f"{_BETWEEN} {met.here[-1].commit} {met.there[-1].commit}"
 
 
 def read_plan(met: Meeting, text: str, name: str) -> list[Written]:
@@ -107,8 +114,10 @@ def read_plan(met: Meeting, text: str, name: str) -> list[Written]:
     """
     sides = {HERE: met.here, THERE: met.there}
     found: list[Written] = []
+    if _between(met) not in (line.strip() for line in text.splitlines()):
+        raise BadData(f"{name}: was made of other entries: one of the two has gone on since; take a new list")
     for at, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(("#", _BETWEEN)):
             continue
         match = _LINE.fullmatch(line.strip())
         place = int(match[2]) - met.common - 1 if match else -1

@@ -34,10 +34,13 @@ def append(git: Git, tip: Oid | None, added: Iterable[bytes], day: str) -> Oid:
 
 
 def merge(git: Git, one: Oid, other: Oid) -> Oid:
-    """Return a state that holds both: one of the two if it does, else their union, with both as its parents."""
-    if one == other or git.is_ancestor(other, one):
+    """Return a state that holds both: one of the two if it does, else their union, with both as its parents.
+
+    That one has the other in its history does not say so: it may have removed lines since (`carry --accept`).
+    """
+    if one == other or (git.is_ancestor(other, one) and _has_all(git, other, one)):
         return one
-    if git.is_ancestor(one, other):
+    if git.is_ancestor(one, other) and _has_all(git, one, other):
         return other
     left, right = git.entries(one), git.entries(other)
     top = left | right
@@ -45,6 +48,10 @@ def merge(git: Git, one: Oid, other: Oid) -> Oid:
         if left[day] != right[day]:
             top[day] = (_FOLDER, git.write_tree(git.entries(left[day][1]) | git.entries(right[day][1])))
     return git.write_commit(git.write_tree(top), sorted((one, other), key=lambda oid: oid.hex), "union\n")
+
+
+def _has_all(git: Git, old: Oid, new: Oid) -> bool:
+    return all(how == "A" for how, *_ in git.changed(old, new))
 
 
 def follow(git: Git, refs: Mapping[str, Oid], was: str, now: str) -> list[Change]:

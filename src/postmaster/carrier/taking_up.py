@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postmaster import delivery_log, maildir, remotes
-from postmaster.carrier import files, marks, segments
+from postmaster.carrier import files, lines, marks, segments
 from postmaster.carrier.desk import Desk, mailbox_of
 from postmaster.carrier.files import Waiting
 from postmaster.carrier.lines import READ, UNREAD, Mark
@@ -25,21 +25,30 @@ def follow_renames(desk: Desk) -> None:
 
 
 def take_in_pushed(desk: Desk) -> None:
-    """Hand in what somebody has pushed into the repository of this office."""
+    """Deal with what somebody has pushed into the repository of this office: letters for it, and marks of its own."""
     changes: list[Change] = []
     for ref, tip in desk.refs.items():
         mailbox = mailbox_of(ref, INBOX)
-        if mailbox is None or not desk.is_local(mailbox):
+        if mailbox is None:
             continue
-        handed = HANDED + remotes.encode(mailbox)
-        if desk.refs.get(handed) == tip:
+        name = remotes.encode(mailbox)
+        handed = HANDED + name
+        remote = None if desk.is_local(mailbox) else desk.known.of(mailbox)
+        if desk.refs.get(handed) == tip or not (remote is not None or desk.is_local(mailbox)):
             continue
+        known = desk.refs.get(handed)
+        if known is None and remote is not None:
+            known = desk.refs.get(f"refs/postmaster/seen/{remote.name}/{name}")
         try:
-            segments.check(desk.git, desk.refs.get(handed), tip)
+            segments.check(desk.git, known, tip)
         except Odd as fault:
             desk.done.problems.append(f"{ref} in {desk.office.shown(desk.office.mail_repository)}: {fault}")
             continue
-        desk.hand_in(segments.fresh(desk.git, desk.refs.get(handed), tip), mailbox, None)
+        fresh = segments.fresh(desk.git, known, tip)
+        if remote is None:
+            desk.hand_in(fresh, mailbox, None)
+        else:
+            desk.note_receipts(fresh, mailbox, remote)
         changes.append((handed, tip, desk.refs.get(handed)))
     desk.counter.sync()
     desk.move(changes)
@@ -75,7 +84,10 @@ def _take_letters(desk: Desk, again: bool) -> None:
             kept.add(mailbox)
             continue
         if added:
-            changes.append((INBOX + name, segments.append(desk.git, tip, added, desk.today()), tip))
+            new = segments.append(desk.git, tip, added, desk.today())
+            changes.append((INBOX + name, new, tip))
+            if desk.refs.get(HANDED + name) == tip:  # these are nothing new to us
+                changes.append((HANDED + name, new, tip))
     desk.move(changes)
     taken = [one for one in waiting if one.letter.to not in kept]
     for one in taken:
@@ -91,6 +103,9 @@ def _take_marks(desk: Desk, records: Sequence[delivery_log.Record], again: bool)
     changes: list[Change] = []
     for name, some in said.items():
         waiting = marks.pending(desk.git, desk.refs, name)
+        if any(mark.kind == UNREAD for mark in some):
+            everything = segments.everything(desk.git, desk.refs.get(INBOX + name))
+            some = marks.outliving(lines.state(everything).marks, some)
         wanted = marks.after(waiting, some)
         if again:
             wanted -= segments.everything(desk.git, desk.refs.get(INBOX + name))

@@ -13,10 +13,13 @@ from postmaster.cli.answers import echo_json
 from postmaster.cli.app import say
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, DiskFault
+from postmaster.locks import locked
 from postmaster.office import Office, visible
 
 if TYPE_CHECKING:
+    from postmaster.carrier.copies import Written
     from postmaster.carrier.meeting import Meeting
+    from postmaster.carrier.transcripts import Transcript
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 
@@ -89,7 +92,7 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
       postmaster transcript import council.product-agent copy.jsonl
       postmaster transcript import council.product-agent copy.jsonl --adopt there
     """
-    from postmaster.carrier import copies, meeting
+    from postmaster.carrier import copies
     from postmaster.carrier.transcripts import Transcript
 
     if adopt and splice:
@@ -100,6 +103,24 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
     copy = list(copies.read(_lines_of(file), visible(file)))
     if not copy:
         raise BadData(f"{visible(file)}: is empty: a copy has a line for each entry")
+    with locked(office.transcripts_lock) as alone:
+        if alone is None:
+            raise DiskFault("another import is at work here; run it again: nothing was changed")
+        return _import(office, reader.agent.id, found, copy, file, adopt, splice, as_json)
+
+
+def _import(
+    office: Office,
+    agent_id: str,
+    found: "Transcript",
+    copy: "list[Written]",
+    file: str,
+    adopt: str | None,
+    splice: str | None,
+    as_json: bool,
+) -> int:
+    from postmaster.carrier import meeting
+
     met = meeting.meet(found, copy)
     wrote = None
     if not met.there:
@@ -111,7 +132,7 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
         meeting.adopt(found, met, adopt)
         outcome = f"adopted {adopt}"
     elif splice:
-        plan = _plan(met, splice, reader.agent.id)
+        plan = _plan(met, splice, agent_id)
         if plan is None:
             outcome, wrote = "list written", splice
         else:
@@ -123,7 +144,7 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
         outcome = "diverged"
     answer = {
         "office": office.root,
-        "agent": reader.agent.id,
+        "agent": agent_id,
         "outcome": outcome,
         "common": met.common,
         "here": len(met.here),
@@ -132,10 +153,10 @@ def import_copy(office: Office, agent: str, file: str, adopt: str | None, splice
     if as_json:
         echo_json(answer)
     elif outcome == "diverged":
-        for line in _told(met, reader.agent.id, file):
+        for line in _told(met, agent_id, file):
             say(line)
     else:
-        click.echo(_short(met, reader.agent.id, outcome, wrote))
+        click.echo(_short(met, agent_id, outcome, wrote))
     return 76 if outcome == "diverged" else 0
 
 
