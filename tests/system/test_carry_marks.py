@@ -228,7 +228,7 @@ def test_a_hub_whose_lines_were_removed_and_that_is_accepted(read: tuple[Box, Bo
 
 @pytest.mark.parametrize("value", [1, 1.5, None, True, [1], [["x"]], {"a": [["b"]]}, {"a": 1}, "\ud800"])
 def test_a_line_with_a_header_that_no_letter_has_stops_nothing(read: tuple[Box, Box, Path, str], value: object) -> None:
-    """One that is no text is no line of mail: the hub looks wrong. One that cannot be written is a dead letter at most."""
+    """What is no text is no line of mail, and the hub looks wrong; what cannot be written is a dead letter."""
     _, b, there, _ = read
     letter = Letter("a0@a.internal", AGENT, "t", "s", "f", "2026-03-04T10:00:00Z", b"x", "a", headers={"x": value})
     tip = refs(there)[INBOX + AGENT]
