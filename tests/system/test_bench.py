@@ -32,6 +32,7 @@ TARGETS = {
     "empty": 4,
     "empty-agents": 4,
 }
+pytestmark = pytest.mark.xdist_group("bench")  # one run of the script serves them all
 SVG = "{http://www.w3.org/2000/svg}"
 
 
