@@ -1,7 +1,6 @@
 """Taking one turn of one instance: the messages, the command, the end."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,15 +8,16 @@ from typing import Any, Final
 
 from postmaster import acknowledging, delivery_log, durable, maildir, reading, reasons, refusals, times
 from postmaster.delivery_log import Record
-from postmaster.errors import BadData, DiskFault, PostmasterError, guarded
+from postmaster.errors import PostmasterError, guarded
 from postmaster.locks import locked
-from postmaster.office import ENVIRONMENT, Office
+from postmaster.office import Office
 from postmaster.reading import Message
-from postmaster.turns import ending, inside, instances, process
+from postmaster.turns import ending, instances, process
 from postmaster.turns import rules as turn_rules
 from postmaster.turns.ending import Ending
 from postmaster.turns.home import Home, State, slot, unread
 from postmaster.turns.instances import Instance, Origin
+from postmaster.turns.material import Letter, environment, letters_of, write_stdin
 from postmaster.turns.rules import Rules
 
 STARTED: Final = "turn-started"
@@ -25,7 +25,6 @@ DONE: Final = "turn-done"
 FAILED: Final = reasons.TURN_FAILED  # also the reason of a message that failed too often
 
 _NAME_BYTES: Final = 200  # of a dead letter: below NAME_MAX, with room for what free_pair adds
-_MOST_NAMES: Final = 96 * 1024  # bytes of all paths of a turn's messages: one variable has at most 128 KiB (execve(2))
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 5
 _TAIL_CHARACTERS: Final = 800
@@ -45,18 +44,6 @@ class Taken:
     detail: str = ""
     exit: str = ""
     attempt: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Letter:
-    """An unread message that a turn gets."""
-
-    name: str
-    content: Message
-
-    def text(self, key: str) -> str:
-        """Return a header field on one line; empty if there is none."""
-        return "".join(c if c.isprintable() else " " for c in self.content.text(key) or "")
 
 
 Finish = Callable[[Instance, Message, bytes, str], None]  # stages the final message: instance, woken by, text, stage
@@ -131,7 +118,7 @@ class _Turn:
         self._end_killed()
         if instances.is_paused(self._office, self._instance.id):
             return Taken("paused", "it is paused")
-        letters = self._letters()
+        letters = letters_of(self._instance, self._rules, self._state.attempts)
         if not letters:
             return Taken("quiet", "no unread mail")
         if hold_back and self._state.next_try(letters[0].name) > self._clock():
@@ -140,13 +127,15 @@ class _Turn:
         attempt = self._begin(letters)
         begun = time.monotonic()
         stage = ending.open_stage(self._office, self._home, self._id)
-        guarded(self._write_stdin, letters)
+        guarded(write_stdin, self._home, self._instance, self._rules, letters)
         instances.make_disk(self._instance)
         ended = process.run(
             self._rules.run,
             self._home,
             self._instance.disk,
-            self._environment(letters, attempt, stage),
+            environment(
+                self._office, self._instance, self._rules, letters, turn_id=self._id, attempt=attempt, stage=stage
+            ),
             running,
             self._rules.timeout,
         )
@@ -162,32 +151,12 @@ class _Turn:
 
     # -- the beginning ---------------------------------------------------------------------------------------------
 
-    def _letters(self) -> list[_Letter]:
-        """Return the messages of the next turn, oldest first. After a failure a message is tried alone."""
-        waiting = unread(self._instance.inbox)
-        if not self._rules.all_messages or any(name in self._state.attempts for name in waiting):
-            waiting = waiting[:1]
-        found: list[_Letter] = []
-        room = _MOST_NAMES
-        for name in waiting:
-            room -= len(os.fsencode(self._instance.inbox)) + len(os.fsencode(name)) + 16
-            if found and room < 0:
-                break  # the next turn gets the others
-            try:
-                content = reading.load(os.path.join(self._instance.inbox, maildir.UNREAD, name))
-            except FileNotFoundError:
-                continue  # acknowledged by hand just now
-            except (OSError, BadData) as fault:
-                raise DiskFault(f"{self._instance.inbox}: {name}: cannot be read: {fault}") from fault
-            found.append(_Letter(name, content))
-        return found
-
-    def _begin_origin(self, first: _Letter) -> None:
+    def _begin_origin(self, first: Letter) -> None:
         flow, asker, message_id = (first.content.text(key) for key in ("correlation_id", "from", "id"))
         if flow and asker and message_id:
             self._instance = instances.begin_origin(self._office, self._instance, Origin(flow, asker, message_id))
 
-    def _begin(self, letters: Sequence[_Letter]) -> int:
+    def _begin(self, letters: Sequence[Letter]) -> int:
         """Count the attempt and log it; return its number. Counted first: a turn that kills its runner counts too."""
         there = set(maildir.messages(self._instance.inbox, maildir.UNREAD))
         self._state.attempts = {name: one for name, one in self._state.attempts.items() if name in there}
@@ -210,46 +179,13 @@ class _Turn:
     def _next_try(self, number: int) -> int:
         return self._clock() + int(turn_rules.delay(number, self._first_delay) * 10**9)
 
-    def _count(self, one: _Letter) -> str:
+    def _count(self, one: Letter) -> str:
         number = self._state.attempts[one.name][0]
         return f"attempt {number} of {max(number, self._rules.max_attempts)}"
 
-    def _write_stdin(self, letters: Sequence[_Letter]) -> None:
-        """Write what the command reads: for each message its thread, its sender, `---`, its text."""
-        durable.remove(self._home.stdin)
-        with open(os.open(self._home.stdin, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as out:
-            for one in letters:
-                head = f"thread: {one.text('correlation_id')}\nfrom: {one.text('from')}\n"
-                if self._rules.all_messages:  # else a text could pass for the next message
-                    head += f"bytes: {one.content.size - one.content.body}\n"
-                out.write(f"{head}---\n".encode("utf-8", "backslashreplace"))
-                path = os.path.join(self._instance.inbox, maildir.UNREAD, one.name)
-                for part in reading.chunks(path, one.content.body):
-                    out.write(part)
-                if self._rules.all_messages:
-                    out.write(b"\n")
-
-    def _environment(self, letters: Sequence[_Letter], attempt: int, stage: str) -> dict[str, str]:
-        found = {name: value for name, value in os.environ.items() if name not in inside.VARIABLES}
-        folder = os.path.join(self._instance.inbox, maildir.UNREAD)
-        found["PATH"] = f"{found.get('PATH', os.defpath)}:{os.path.dirname(sys.executable)}"  # `postmaster` is there
-        found |= {
-            ENVIRONMENT: self._office.root,
-            inside.AGENT: self._instance.address,
-            inside.AGENT_ID: self._instance.id,
-            inside.TURN: self._id,
-            inside.ATTEMPT: str(attempt),
-            inside.MESSAGES: "\n".join(os.path.join(folder, one.name) for one in letters),
-            inside.STAGE: stage,
-        }
-        origin = self._instance.origin
-        if self._rules.default_thread == "origin" and origin is not None:
-            found[inside.THREAD] = origin.correlation_id
-        return found
-
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _final_message(self, woken_by: _Letter, stage: str) -> str | None:
+    def _final_message(self, woken_by: Letter, stage: str) -> str | None:
         """Stage the final message; return, in words, why there is none."""
         origin = self._instance.origin
         text = b""
@@ -261,7 +197,7 @@ class _Turn:
             self._finish(self._instance, woken_by.content, text, stage)
         return silent
 
-    def _done(self, letters: Sequence[_Letter], exit_: str, silent: str | None, stage: str, seconds: float) -> Taken:
+    def _done(self, letters: Sequence[Letter], exit_: str, silent: str | None, stage: str, seconds: float) -> Taken:
         sent = list(ending.staged(stage))
         read = os.path.join(self._instance.inbox, maildir.READ)
         guarded(durable.make_directories, read)
@@ -284,7 +220,7 @@ class _Turn:
         self._commit(letters, lines, "done", exit_, letters_=sent, reads=reads)
         return Taken("done", detail, exit_)
 
-    def _failed(self, letters: Sequence[_Letter], exit_: str, why: str) -> Taken:
+    def _failed(self, letters: Sequence[Letter], exit_: str, why: str) -> Taken:
         """End a turn that failed: its letters are dropped, its messages stay unread, or die."""
         attempts = self._state.attempts
         lines, dead, over = [], [], []
@@ -303,7 +239,7 @@ class _Turn:
         self._commit(over, lines, "failed", exit_, dead=dead)
         return Taken("dead" if over else "failed", f"{exit_}{tail}", exit_, number)
 
-    def _dead(self, one: _Letter, detail: str) -> Record:
+    def _dead(self, one: Letter, detail: str) -> Record:
         name = refusals.free_pair(self._office.dead_letter, self._name_of_its_own(one.name))
         reason = reasons.REASONS[FAILED]
         return {
@@ -324,7 +260,7 @@ class _Turn:
 
     def _commit(
         self,
-        over: Sequence[_Letter],
+        over: Sequence[Letter],
         lines: list[Record],
         outcome: str,
         exit_: str,
@@ -366,7 +302,7 @@ class _Turn:
         letters = []
         for name in current["names"]:
             if name in there and name in self._state.attempts:
-                letters.append(_Letter(name, reading.load(os.path.join(self._instance.inbox, maildir.UNREAD, name))))
+                letters.append(Letter(name, reading.load(os.path.join(self._instance.inbox, maildir.UNREAD, name))))
         if letters:
             self._failed(letters, "its runner was killed", "")
         else:
@@ -375,7 +311,7 @@ class _Turn:
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
-    def _lines(self, letters: Sequence[_Letter], action: str, detail: Callable[[_Letter], str]) -> list[Record]:
+    def _lines(self, letters: Sequence[Letter], action: str, detail: Callable[[Letter], str]) -> list[Record]:
         """Return a line about the turn for each of its messages; one that has no flow is told of by the agent alone."""
         found = []
         for one in letters:
@@ -386,7 +322,7 @@ class _Turn:
             )
         return found
 
-    def _about(self, one: _Letter) -> Record:
+    def _about(self, one: Letter) -> Record:
         to = one.content.to
         reached = self._instance.address if self._instance.address in to else to[0] if len(to) == 1 else None
         return {**acknowledging.log_fields(reached, one.content), "agent": self._instance.id}
