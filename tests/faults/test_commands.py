@@ -505,7 +505,7 @@ def test_a_command_killed_anywhere(warm: Warm, directory: Path, record_property:
         case.holds(desk)
         case.again(desk)
 
-    chosen = sample(_points(case, root, warm, CHANGING), 15)
+    chosen = sample(_points(case, root, warm, CHANGING), 11)
     record_property("kills", len(chosen))
     collect(kill, chosen)
 
@@ -526,6 +526,6 @@ def test_a_command_meets_an_error_anywhere(warm: Warm, directory: Path, record_p
         case.again(desk)
 
     cases = [(point, error) for point in _points(case, root, warm, FALLIBLE) for error in ERRORS]
-    chosen = sample(cases, 15)
+    chosen = sample(cases, 11)
     record_property("errors", len(chosen))
     collect(fail, chosen)

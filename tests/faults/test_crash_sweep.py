@@ -49,7 +49,7 @@ def test_killed_anywhere(sweep_of: Get, record_property: Record, kind: str, chun
     """Killed at any call, then run again: each message once in one place, numbered, logged once; no litter."""
     sweep = sweep_of(kind, _SCENES[kind])
     sweep.build()
-    chosen = sample(sweep.points(CHANGING), 60)[chunk::_CHUNKS]
+    chosen = sample(sweep.points(CHANGING), 45)[chunk::_CHUNKS]
     record_property("kills", len(chosen))
     collect(sweep.kill, chosen)
 
@@ -61,7 +61,7 @@ def test_an_error_anywhere(sweep_of: Get, record_property: Record, kind: str, ch
     sweep = sweep_of(kind, _SCENES[kind])
     sweep.build()
     cases = [(point, error) for point in sweep.points(FALLIBLE) for error in ERRORS]
-    chosen = sample(cases, 80)[chunk::_CHUNKS]
+    chosen = sample(cases, 56)[chunk::_CHUNKS]
     record_property("errors", len(chosen))
     collect(lambda case: sweep.fail(*case), chosen)
 
@@ -73,12 +73,12 @@ def test_the_program_as_it_is_installed(directory: Path, warm: Warm, record_prop
     sweep.build()
     found = sweep.points(FALLIBLE)
     kills = [point for point in found if point.name in CHANGING]
-    chosen = random.Random(chunk).sample(kills, 20 if FULL else 8)
+    chosen = random.Random(chunk).sample(kills, 20 if FULL else 6)
     record_property("kills", len(chosen))
     collect(sweep.kill, chosen)
     imports = [point for point in found if point.name in ("openat", "read") and str(directory) not in point.text]
     cases = [(point, random.Random(chunk).choice(ERRORS)) for point in imports]
-    chosen_cases = random.Random(chunk).sample(cases, 20 if FULL else 8)
+    chosen_cases = random.Random(chunk).sample(cases, 20 if FULL else 6)
     record_property("errors", len(chosen_cases))
     collect(lambda case: sweep.fail(*case), chosen_cases)
 
