@@ -319,7 +319,7 @@ def test_a_file_for_the_collector(lab: Box) -> None:
 
 
 def test_an_output_that_is_no_new_file(lab: Box) -> None:
-    """--output keeps the mode of a file, takes `-` for standard output, and replaces nothing that is no regular file."""
+    """--output keeps the mode of a file, takes `-` for standard output, and replaces regular files only."""
     place = lab.world / "scratch"
     (place / "file").write_text("old")
     (place / "file").chmod(0o600)

@@ -98,8 +98,9 @@ def status(
     An existing FILE keeps its mode; a new one can be read by everybody. A link, a device, a pipe or a directory is not
     replaced.
 
-    Exit codes: 0 shown, 64 FILE is empty, 73 FILE cannot be written or is no regular file, 78 no office. With --check, as monitoring plugins do: 0 mail flows,
-    1 it flows and something should be looked at, 2 it does not flow, 3 nobody can tell.
+    Exit codes: 0 shown, 64 FILE is empty, 73 FILE cannot be written or is no regular file, 78 no office. With --check,
+    as monitoring plugins do: 0 mail flows, 1 it flows and something should be looked at, 2 it does not flow, 3 nobody
+    can tell.
 
     \b
     Example:
@@ -180,7 +181,8 @@ def _replaceable(target: str, shown: str) -> os.stat_result | None:
         raise CannotCreate(f"{shown}: cannot be written: {fault.strerror}") from fault
     if stat.S_ISREG(found.st_mode):
         return found
-    raise CannotCreate(f"{shown}: is {outbox.kind(found.st_mode)}, not a regular file; nothing was written. Name the file itself; `-` is standard output")
+    is_now = outbox.kind(found.st_mode)
+    raise CannotCreate(f"{shown}: is {is_now}, not a regular file; nothing was written (`-` is standard output)")
 
 
 def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:
