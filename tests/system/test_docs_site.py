@@ -108,7 +108,7 @@ def test_the_site_replaces_nothing_but_itself(tmp_path: Path) -> None:
     (tmp_path / "mine" / ".thesis").write_text("years")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / ".postmaster-site").symlink_to("../mine/.thesis")
-    for place in (tmp_path / "mine", tmp_path / "linked", tmp_path / "mine" / ".thesis", ""):
+    for place in (tmp_path / "mine", tmp_path / "linked", tmp_path / "mine" / ".thesis", DOCS / "site", ""):
         done = subprocess.run(
             ["bash", str(REPOSITORY / "scripts" / "docs"), str(place)],
             stdin=subprocess.DEVNULL,
@@ -119,4 +119,4 @@ def test_the_site_replaces_nothing_but_itself(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stdout) == (73, "")
         assert done.stderr.startswith("scripts/docs: ") and done.stderr.count("\n") == 1
-    assert (tmp_path / "mine" / ".thesis").read_text() == "years"
+    assert (tmp_path / "mine" / ".thesis").read_text() == "years" and not (DOCS / "site").exists()
