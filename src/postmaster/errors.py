@@ -45,6 +45,11 @@ class ConfigurationFault(PostmasterError):
     exit_code = 78
 
 
+def how_to_install(extra: str) -> str:
+    """Return how an extra of this package is installed, from a checkout or from a wheel; it is on no index."""
+    return f"pip install '.[{extra}]' in the checkout, or pipx install --force 'WHEEL[{extra}]' (the extra `{extra}`)"
+
+
 def guarded(step: Callable[..., None], *arguments: object) -> None:
     """Do a step that must succeed for the work to go on.
 

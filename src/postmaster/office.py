@@ -107,8 +107,10 @@ class Office:
         if not os.path.isdir(self.outbox):
             what = "is not an office (it has no outbox/)" if os.path.isdir(self.root) else "is not a directory"
             what = what if os.path.lexists(self.root) else "does not exist"
+            from shlex import quote
+
             raise ConfigurationFault(
-                f"{self.root} {what}; run `postmaster --root {self.root} init`, or name the office with --root "
+                f"{self.root} {what}; run `postmaster --root {quote(self.root)} init`, or name the office with --root "
                 f"or ${ENVIRONMENT}"
             )
 

@@ -19,6 +19,13 @@ NAMES: Final = (DECLARATION, "agent-registry", SETTINGS)
 
 Schema = dict[str, Any]
 
+# What `registry check` tells by a rule of its own (registry/rules.py), with better words than a schema has: each
+# accepted type says who may send it, or the agent says so for all.
+_SENDERS_ARE_NAMED: Final[list[Schema]] = [
+    {"required": ["accepts_from"]},
+    {"properties": {"accepts": {"items": {"type": "object", "required": ["accepts_from"]}}}},
+]
+
 _END: Final = "$(?!\\n)"  # `$` alone matches before a line break at the end too
 # How an editor may read a scalar that is text to us, and a text that it reads so.
 _TYPED: Final = {"integer": "7", "number": "1.5", "boolean": "true", "null": ""}
@@ -41,6 +48,7 @@ def _make(name: str) -> Schema:
     else:
         form = declared.definition(merged=name != DECLARATION)
         form["$defs"].pop("written_by_merge")
+        form["$defs"]["entry"]["anyOf"] = _SENDERS_ARE_NAMED
         if name != DECLARATION:
             form["title"] = "The merged registry, as `postmaster registry merge` writes it (agent-registry.yml)"
     made: Schema = _as_editors_read(form)

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-EXTRA: Final = "pip install 'postmaster-agents[watchfiles]'"
+from postmaster.errors import how_to_install
+
+EXTRA: Final = how_to_install("watchfiles")
 LOOK_SECONDS: Final = 1.0  # after which a state is looked at though no news of it came
 _STEP_MS: Final = 5  # how often watchfiles asks whether there is news, at first
 _LATER_STEP_MS: Final = 20  # and when nothing came for a while, to spare the processor

@@ -1,10 +1,14 @@
 """The public Python API: the page is true, the types hold, and the commands do not pay for it."""
 
+import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import Box
@@ -138,6 +142,95 @@ def test_faults(lab: Box) -> None:
     (lab.root / "outbox").touch()
     with pytest.raises((api.CannotCreate, api.ConfigurationFault, api.DiskFault)):
         office.send("x", sender="conductor@lab.internal", to="builder@lab.internal", type="job.run", subject="s")
+
+
+def test_what_cannot_be_meant(lab: Box) -> None:
+    """Values of a wrong type, and text that is not UTF-8, are the package's errors; nothing is sent."""
+    office: Any = api.Office(lab.root)
+    right = {"sender": "conductor@lab.internal", "to": "builder@lab.internal", "type": "job.run", "subject": "s"}
+    office.send("x", **right)
+    office.route()
+    (mail,) = office.inbox("lab.builder")
+    wrong: list[tuple[str, Any]] = [
+        ("subject", 5),
+        ("sent_at", datetime.now(UTC)),
+        ("sender", mail),
+        ("to", 5),
+        ("to", b"x"),
+        ("to", None),
+        ("correlation_id", 7),
+        ("in_reply_to", mail),
+        ("header", ["a"]),
+        ("header", {"a": 1}),
+        ("header", {1: "a"}),
+    ]
+    for key, value in wrong:
+        with pytest.raises(api.UsageProblem, match=f"`{key}.*` must be .*, not "):
+            office.send("x", **(right | {key: value}))
+    for key in ("subject", "sender", "to", "type", "correlation_id", "in_reply_to", "sent_at"):
+        with pytest.raises(api.BadData):
+            office.send("x", **(right | {key: "a\ud800"}))
+    for body, fault in (("\udc80", api.BadData), (5, api.UsageProblem), (None, api.UsageProblem)):
+        with pytest.raises(fault, match="`body`"):
+            office.send(body, **right)
+        with pytest.raises(fault, match="`body`"):
+            office.reply("lab.builder", mail, body, type="job.done")
+    calls = (
+        lambda: office.agent(5),
+        lambda: office.inbox(mail),
+        lambda: office.read("lab.builder", 5),
+        lambda: office.ack("lab.builder", None),
+        lambda: office.wait("lab.builder", "5"),
+        lambda: office.log(agent=5),
+        lambda: api.Office(""),
+        lambda: office.init(""),
+        lambda: office.init(5),
+        lambda: api.Office(b"/srv"),
+    )
+    for call in calls:
+        with pytest.raises(api.UsageProblem):
+            call()
+    assert os.listdir(lab.root / "outbox") == []
+    assert list(office.log(agent="nobody", action="flown")) == []
+
+
+def test_values_stand_for_their_names(lab: Box) -> None:
+    """An Agent will do for a name or an address, a Mail for a message; both can be hashed."""
+    office = api.Office(lab.root)
+    conductor, builder = office.agent("conductor@lab.internal"), office.agent("lab.builder")
+    office.send("x", sender=conductor, to=[builder], type="job.run", subject="s")
+    office.route()
+    (mail,) = office.inbox(builder)
+    message = office.read(builder, mail)
+    assert len({mail, message, builder, conductor, mail}) == 4
+    office.ack(builder, message)
+    office.unread(office.agent(builder), mail)
+    assert [line["action"] for line in office.log(agent=builder)] == ["delivered", "read", "unread"]
+
+
+def test_an_office_that_vanished(lab: Box) -> None:
+    """Every method says so, at once; none makes it anew."""
+    office = api.Office(lab.root)
+    lab.root.rename(lab.root.with_name("moved"))
+    right = {"sender": "conductor@lab.internal", "to": "builder@lab.internal", "type": "job.run", "subject": "s"}
+    calls: list[Callable[[], object]] = [
+        office.merge,
+        office.agents,
+        office.route,
+        office.log,
+        lambda: office.agent("lab.builder"),
+        lambda: office.send("x", **right),
+        lambda: office.reply("lab.builder", "abcd", "x"),
+        lambda: office.inbox("lab.builder"),
+        lambda: office.wait("lab.builder", 0),
+        lambda: office.read("lab.builder", "abcd"),
+        lambda: office.ack("lab.builder", "abcd"),
+        lambda: office.unread("lab.builder", "abcd"),
+    ]
+    for call in calls:
+        with pytest.raises(api.ConfigurationFault, match="does not exist"):
+            call()
+    assert not lab.root.exists()
 
 
 def test_what_lies_in_a_mailbox(lab: Box) -> None:

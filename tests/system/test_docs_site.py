@@ -100,3 +100,23 @@ def test_the_site_can_be_built(tmp_path: Path) -> None:
     pages = [page.read_text("utf-8") for page in (tmp_path / "site").rglob("*.html")]
     assert len(pages) > 30
     assert not any(re.search(r"""(src=|<link[^>]*href=)["']?https?://""", page) for page in pages), "a page fetches"
+
+
+def test_the_site_replaces_nothing_but_itself(tmp_path: Path) -> None:
+    """scripts/docs refuses a directory that holds something of somebody's, and what is no directory, with 73."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".thesis").write_text("years")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / ".postmaster-site").symlink_to("../mine/.thesis")
+    for place in (tmp_path / "mine", tmp_path / "linked", tmp_path / "mine" / ".thesis", DOCS / "site", ""):
+        done = subprocess.run(
+            ["bash", str(REPOSITORY / "scripts" / "docs"), str(place)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (73, "")
+        assert done.stderr.startswith("scripts/docs: ") and done.stderr.count("\n") == 1
+    assert (tmp_path / "mine" / ".thesis").read_text() == "years" and not (DOCS / "site").exists()

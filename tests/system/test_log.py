@@ -42,6 +42,19 @@ def subjects(box: Box, *args: str) -> list[str]:
     return [json.loads(line)["subject"] for line in shown]
 
 
+def test_no_blanks_too_many() -> None:
+    """What a line lacks leaves no double blank and no blank at its end."""
+    from postmaster.cli import log, route
+
+    failed = {"time": "T", "action": "turn-failed", "agent": "lab.a", "id": "0" * 32, "detail": "attempt 1"}
+    assert log.describe(failed) == "T turn-failed lab.a [00000000] (attempt 1)"
+    dead = {"time": "T", "action": "dead-letter", "file": "a.md", "to": "b@c", "reason": "unknown-recipient"}
+    assert log.describe({**dead, "detail": ""}) == "T dead-letter ? -> b@c a.md (unknown-recipient)"
+    answer = {"busy": False, "letters": [{**dead, "detail": ""}], "waiting": [], "counts": {}, "deferred": 0}
+    shown = route.lines({**answer, "dry_run": False, "office": "/o"})
+    assert shown[0] == "dead-letter a.md [unknown-recipient]"
+
+
 def test_filters(posted: Box) -> None:
     """Every filter, and filters together."""
     assert subjects(posted) == ["one", "two", "three", "four", "five"]

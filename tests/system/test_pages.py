@@ -34,8 +34,18 @@ def test_security_names_tests_that_are_there() -> None:
         path = REPOSITORY / file
         assert path.exists(), file
         assert not test or f"\ndef {test}(" in path.read_text("utf-8"), f"{file}::{test}"
-    for promise in re.findall(r"^\| (?!is guaranteed|---)(.*) \|$", page, re.M):
+    for promise in re.findall(r"^\| (?!is guarded|---)(.*) \|$", page, re.M):
         assert "`tests/" in promise.split(" | ")[1], promise
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_lines_for_cron_and_systemd_are_whole(page: Path) -> None:
+    """A line of a crontab, which knows no continuation, and an ExecStart of a unit are never broken in two."""
+    lines = page.read_text("utf-8").splitlines()
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        if re.match(r" *([*0-9/,-]+ ){5}\S|ExecStart=", line):
+            assert not re.search(r"(\\| --(output|root|format|every)|[|&<>])$", line), line
+            assert len(after) - len(after.lstrip()) <= len(line) - len(line.lstrip()), after
 
 
 def test_pre_commit_runs_the_checks_of_the_tests() -> None:

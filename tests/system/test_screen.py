@@ -355,4 +355,4 @@ def test_without_the_extra(office: Box) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 69
     assert "nh3" in done.stderr
-    assert "postmaster-agents[screen]" in done.stderr
+    assert "pip install '.[screen]'" in done.stderr

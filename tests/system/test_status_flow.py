@@ -318,6 +318,27 @@ def test_a_file_for_the_collector(lab: Box) -> None:
     assert parsed(lab, target.read_text())["up", ()] == 0
 
 
+def test_an_output_that_is_no_new_file(lab: Box) -> None:
+    """--output keeps the mode of a file, takes `-` for standard output, and replaces regular files only."""
+    place = lab.world / "scratch"
+    (place / "file").write_text("old")
+    (place / "file").chmod(0o600)
+    (place / "link").symlink_to("file")
+    os.mkfifo(place / "pipe")
+    assert lab.run("status", "--output", str(place / "file")).returncode == 0
+    assert (place / "file").stat().st_mode & 0o777 == 0o600
+    kept = (place / "file").read_text()
+    assert kept.startswith("mail ")
+    for name in ("link", "pipe", "/dev/null"):
+        done = lab.run("status", "--output", str(place / name))
+        assert done.returncode == 73 and "not a regular file" in done.stderr
+    assert (place / "link").is_symlink() and (place / "pipe").is_fifo() and Path("/dev/null").is_char_device()
+    done = lab.run("status", "--output", "")
+    assert done.returncode == 64 and "it is empty" in done.stderr
+    assert lab.run("status", "--output", "-").stdout.startswith("mail ")
+    assert sorted(os.listdir(place)) == ["file", "link", "pipe"]
+
+
 def test_the_page_has_every_metric() -> None:
     """The table of metrics in docs/operations.md is the program's."""
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")

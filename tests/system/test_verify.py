@@ -439,6 +439,8 @@ def test_is_no_office(box: Box) -> None:
     done = box.run("verify")
     assert done.returncode == 78
     assert "is not an office" in done.stderr
+    done = box.run("--root", "/srv/my office", "verify")
+    assert "`postmaster --root '/srv/my office' init`" in done.stderr
 
 
 def test_while_mail_moves_nothing_is_made_up(lab: Box) -> None:

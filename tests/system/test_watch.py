@@ -269,7 +269,7 @@ def test_without_the_package(lab: Box) -> None:
     done = run()
     err = done.communicate(timeout=30)[1]
     assert done.returncode == 69
-    assert "pip install 'postmaster-agents[watchfiles]'" in err and "--poll" in err
+    assert "pip install '.[watchfiles]'" in err and "--poll" in err
     drop(lab, 1)
     with run("--poll", "0.1") as polling:
         try:

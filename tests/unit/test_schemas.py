@@ -81,6 +81,15 @@ def test_what_yaml_types_is_taken_as_text_would_be() -> None:
         assert faults("declaration", entry.replace(right, wrong, 1)), wrong
 
 
+def test_a_type_without_senders() -> None:
+    """An editor marks an accepted type that nobody may send, unless the agent says who for all of them."""
+    entry = "- id: a\n  address: a@b\n  accepts: %s\n"
+    for accepts in ("[t]", "[{type: t}]", "[{type: t, accepts_from: [c@d]}, u]"):
+        assert faults("declaration", entry % accepts), accepts
+        assert faults("declaration", entry % accepts + "  accepts_from: [c@d]\n") == [], accepts
+    assert faults("declaration", entry % "[]") == []
+
+
 def test_agent_registry() -> None:
     """A merged entry says what it accepts and where it comes from; a declaration must not."""
     merged = "agents:\n- {id: a, address: a@b, accepts: [], plugin: p, declared_in: registry.d/p.yml}\n"

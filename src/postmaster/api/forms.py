@@ -1,7 +1,7 @@
 """What the public API gives: plain, frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from postmaster import parties, reading
@@ -57,7 +57,7 @@ class Mail:
     correlation_id: str | None
     sent_at: str | None
     in_reply_to: str | None
-    header: Mapping[str, Any]
+    header: Mapping[str, Any] = field(hash=False)
     problem: str | None
 
 

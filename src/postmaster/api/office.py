@@ -1,7 +1,6 @@
 """An office in use: what the commands do, for programs."""
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,8 +19,9 @@ from postmaster import (
     submission,
     times,
 )
-from postmaster.api import forms
+from postmaster.api import forms, given
 from postmaster.api.forms import Agent, LogLine, Mail, Merged, Message, Routed, Sent
+from postmaster.api.given import Path
 from postmaster.composition import Draft
 from postmaster.directory import merging, open_view, passes, replying, selection
 from postmaster.directory.readers import find_reader
@@ -30,23 +30,23 @@ from postmaster.registry import source
 from postmaster.settings import load_settings
 from postmaster.turns import inside
 
-Path = str | os.PathLike[str]
-
 
 class Office:
     """A post office in use. It keeps nothing open and nothing in memory, so it may be used from several threads.
 
     Agents are named by id, address or alias, or by the name of a live instance; messages by file name, or by the
-    beginning of an id (4 characters or more) that only one message has.
+    beginning of an id (4 characters or more) that only one message has. An `Agent` or a `Mail` will do as well.
 
     Every method raises a PostmasterError if it cannot do what it says: ConfigurationFault (no office, or its registry
-    or settings cannot be used), BadData (what was given is refused), DiskFault or CannotCreate (the disk refuses).
+    or settings cannot be used), BadData (what was given is refused), UsageProblem (it is of a wrong type), DiskFault or
+    CannotCreate (the disk refuses).
 
     Args:
         root: its directory. Default: $POSTMASTER_ROOT, else ~/.dna/post-office.
 
     Raises:
         ConfigurationFault: there is no office. `Office.init` makes one.
+        UsageProblem: `root` is empty, or no path.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -66,7 +66,7 @@ class Office:
 
     @property
     def root(self) -> str:
-        """Its directory."""
+        """Its directory, as an absolute path."""
         return self._places.root
 
     # -- who there is
@@ -78,7 +78,7 @@ class Office:
             ConfigurationFault: there are problems, which it lists; the registry is as it was.
             CannotCreate: an inbox is missing or cannot be made; what could be merged is.
         """
-        with _told():
+        with self._open():
             report = merging.merge(self._places)
         if report.problems:
             raise source.fault(f"problems in {self._places.declarations} ({len(report.problems)}):", report.problems)
@@ -90,13 +90,13 @@ class Office:
 
     def agents(self) -> list[Agent]:
         """Return the agents of the registry, then the live instances, in the order of the ids."""
-        with _told(), open_view(self._places, write=False) as view:
+        with self._open(), open_view(self._places, write=False) as view:
             return [forms.agent(one) for one in view.all_agents()]
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str | Agent) -> Agent:
         """Return one agent. Raises BadData: nobody has that name; says who may have been meant."""
-        with _told():
-            return forms.agent(find_reader(self._places, name).agent)
+        with self._open():
+            return forms.agent(find_reader(self._places, given.agent(name)).agent)
 
     # -- sending
 
@@ -104,8 +104,8 @@ class Office:
         self,
         body: str | bytes,
         *,
-        sender: str,
-        to: str | Sequence[str],
+        sender: str | Agent,
+        to: str | Agent | Sequence[str | Agent],
         type: str,
         subject: str,
         correlation_id: str | None = None,
@@ -124,18 +124,19 @@ class Office:
             Refusal: a recipient would not get it (`refused` says which, and why); nothing was sent.
             BadData: it can be no message; nothing was sent.
         """
-        with _told():
+        with self._open():
             now_ns = time.time_ns()
+            flow, moment = given.optional("correlation_id", correlation_id), given.moment("sent_at", sent_at)
             draft = Draft(
-                to=composition.recipients([to] if isinstance(to, str) else list(to)),
-                sender=sender,
-                type=type,
-                subject=subject,
-                correlation_id=composition.new_flow(now_ns) if correlation_id is None else correlation_id,
-                sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
-                in_reply_to=in_reply_to,
-                headers=composition.own_header(header or {}),
-                body=_bytes(body),
+                to=composition.recipients(given.addresses(to)),
+                sender=given.address("sender", sender),
+                type=given.text("type", type),
+                subject=given.text("subject", subject),
+                correlation_id=composition.new_flow(now_ns) if flow is None else flow,
+                sent_at=times.timestamp(now_ns) if moment is None else moment,
+                in_reply_to=given.optional("in_reply_to", in_reply_to),
+                headers=composition.own_header(given.header(header)),
+                body=given.body(body),
             )
             if not draft.to:
                 raise UsageProblem("`to` names nobody")
@@ -143,8 +144,8 @@ class Office:
 
     def reply(
         self,
-        agent: str,
-        message: str,
+        agent: str | Agent,
+        message: str | Mail,
         body: str | bytes,
         *,
         type: str | None = None,
@@ -160,13 +161,14 @@ class Office:
         Raises:
             Refusal, BadData: as `send`, or it cannot be answered.
         """
-        with _told():
+        with self._open():
             who = self._live(agent)
-            own = composition.own_header(header or {})
-            answer = replying.Answer(_bytes(body), type, subject, headers=own)
+            own = composition.own_header(given.header(header))
+            kind, about = given.optional("type", type), given.optional("subject", subject)
+            answer = replying.Answer(given.body(body), kind, about, headers=own)
             settings = load_settings(self._places)
             with open_view(self._places) as view:
-                item = reading.find_message(self._places, who, message)
+                item = reading.find_message(self._places, who, given.message(message))
                 draft = replying.draft(self._places, who, item, answer, view, settings, time.time_ns())
             return self._submit(draft, may_repeat=False)
 
@@ -186,34 +188,34 @@ class Office:
         """
         lines: list[LogLine] = []
         said: list[str] = []
-        with _told():
+        with self._open():
             report, _ = passes.route_and_nudge(self._places, said.append, wait=wait, on_record=lines.append)
         return Routed(report.busy, tuple(lines), report.deferred, (*report.problems, *said))
 
     # -- reading
 
-    def inbox(self, agent: str, *, every: bool = False) -> list[Mail]:
+    def inbox(self, agent: str | Agent, *, every: bool = False) -> list[Mail]:
         """Return an agent's unread mail, oldest first; with `every` what was read too. Changes nothing."""
-        with _told():
-            who = find_reader(self._places, agent).agent
+        with self._open():
+            who = find_reader(self._places, given.agent(agent)).agent
             found = reading.mail(who.inbox)
             listed = [item for item in found if every or item.folder == maildir.UNREAD]
             return [self._mail(who, item) for item in reversed(reading.newest(who.inbox, listed, 0))]
 
-    def wait(self, agent: str, seconds: float) -> bool:
+    def wait(self, agent: str | Agent, seconds: float) -> bool:
         """Wait until an agent has unread mail; tell whether it has. At once if there is some."""
-        with _told():
-            return reading.wait_for_mail(self._live(agent).inbox, seconds)
+        with self._open():
+            return reading.wait_for_mail(self._live(agent).inbox, given.seconds(seconds))
 
-    def read(self, agent: str, message: str) -> Message:
+    def read(self, agent: str | Agent, message: str | Mail) -> Message:
         """Return a message, body and all. It stays where it is.
 
         Raises:
             BadData: there is no such message, or it is larger than any that this office carries.
         """
-        with _told():
-            who = find_reader(self._places, agent).agent
-            item = reading.find_message(self._places, who, message)
+        with self._open():
+            who = find_reader(self._places, given.agent(agent)).agent
+            item = reading.find_message(self._places, who, given.message(message))
             path = reading.path_of(self._places, who, item)
             item, content = reading.load_wherever(
                 who.inbox, item, load_settings(self._places).max_message_bytes + _ROOM
@@ -223,18 +225,18 @@ class Office:
                 raise BadData(f"{self._places.shown(path)}: it cannot be read as a message: {problem}")
             return forms.message(who, item, content)
 
-    def ack(self, agent: str, *messages: str) -> None:
+    def ack(self, agent: str | Agent, *messages: str | Mail) -> None:
         """Acknowledge mail: move it to read/. Done again, it changes nothing. If one is unknown, none is moved."""
         self._move(agent, messages, maildir.READ)
 
-    def unread(self, agent: str, *messages: str) -> None:
+    def unread(self, agent: str | Agent, *messages: str | Mail) -> None:
         """Take an acknowledgement back: move messages to unread/."""
         self._move(agent, messages, maildir.UNREAD)
 
-    def _move(self, agent: str, messages: Sequence[str], folder: str) -> None:
-        with _told():
+    def _move(self, agent: str | Agent, messages: Sequence[str | Mail], folder: str) -> None:
+        with self._open():
             who = self._live(agent)
-            items = [reading.find_message(self._places, who, one) for one in messages]
+            items = [reading.find_message(self._places, who, given.message(one)) for one in messages]
             turn = inside.current(self._places, immediately=True)
             if turn is not None and folder == maildir.READ:
                 turn.require_unfinished(who.id, [item.name for item in items])
@@ -247,23 +249,40 @@ class Office:
         self,
         *,
         correlation_id: str | None = None,
-        agent: str | None = None,
+        agent: str | Agent | None = None,
         action: str | None = None,
         id: str | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the lines of the delivery log, rotated logs included, oldest first (docs/formats/delivery-log.md).
+        """Return the lines of the delivery log, rotated logs included, oldest first (docs/formats/delivery-log.md).
+
+        A name or an action that nothing has is no fault: no line is about it.
 
         Args:
             correlation_id, agent, action: only lines of this flow, about mail of this agent, with this action.
             id: only messages whose id begins so.
         """
+        with self._open():
+            who = None if agent is None else given.agent(agent)
+            asked = {
+                "correlation_id": given.optional("correlation_id", correlation_id),
+                "action": given.optional("action", action),
+            }
+            wanted = selection.wanted(self._places, asked, id_prefix=given.optional("id", id), agent=who)
+        return self._lines(wanted)
+
+    def _lines(self, wanted: selection.Wanted) -> Iterator[LogLine]:
         with _told():
-            asked = {"correlation_id": correlation_id, "action": action}
-            wanted = selection.wanted(self._places, asked, id_prefix=id, agent=agent)
             yield from (record for record in delivery_log.records(self._places) if wanted(record))
 
-    def _live(self, agent: str) -> parties.Agent:
-        reader = find_reader(self._places, agent)
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """Work in an office that is still there, and tell what the system refuses."""
+        with _told():
+            self._places.require()
+            yield
+
+    def _live(self, agent: str | Agent) -> parties.Agent:
+        reader = find_reader(self._places, given.agent(agent))
         reader.require_live()
         return reader.agent
 
@@ -281,11 +300,7 @@ _ROOM = message.HEAD_BYTES + reports.ROOM  # what a message may have besides wha
 
 
 def _places(root: Path | None) -> office.Office:
-    return office.Office(office.find_root(None if root is None else os.fspath(root)))
-
-
-def _bytes(body: str | bytes) -> bytes:
-    return body if isinstance(body, bytes) else body.encode()
+    return office.Office(office.find_root(given.root(root)))
 
 
 @contextlib.contextmanager

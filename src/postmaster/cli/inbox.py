@@ -32,7 +32,7 @@ def inbox(office: Office, agent: str, limit: int, every: bool, wait: float | Non
     """List the mail of AGENT (an id, an address, an alias or a live name), newest first. Changes nothing.
 
     With --wait it is listed as soon as there is unread mail: at once, if there is some already. The package
-    `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
+    `watchfiles` makes that quick (pip install '.[watchfiles]' in the checkout).
 
     Exit codes: 0 shown, 65 no such AGENT, 74 the mail cannot be read, 75 there was no unread mail all the time of
     --wait, 78 no usable office or registry.

@@ -141,9 +141,10 @@ def describe(record: Record) -> str:
     subject = f" {printable(record['type'])}" if "type" in record else ""
     subject += f' "{printable(record["subject"])}"' if "subject" in record else ""
     where = f" [{record['id'][:8]}]" if "id" in record else ""
-    where += f" {printable(record.get('path') or record.get('file', ''))}"
+    place = record.get("path") or record.get("file")
+    where += f" {printable(place)}" if place else ""
     why = f" ({printable(record['reason'])}" if "reason" in record else ""
-    why += f": {printable(record['detail'])})" if why and "detail" in record else ")" if why else ""
+    why += f": {printable(record['detail'])})" if why and record.get("detail") else ")" if why else ""
     about_none = "from" not in record and "file" not in record
     if "detail" in record and (about_none or record["action"] == reasons.RECEIPT):
         why = f" ({printable(record['detail'])})"

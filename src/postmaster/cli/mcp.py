@@ -5,7 +5,7 @@ import importlib.util
 import click
 
 from postmaster.cli.app import say
-from postmaster.errors import BadData, Missing
+from postmaster.errors import BadData, Missing, how_to_install
 from postmaster.office import Office
 
 
@@ -17,7 +17,7 @@ def mcp(office: Office, agent: str | None) -> int:
 
     For the settings of an agent program (docs/mcp.md). One server is one agent: it reads its own mailbox and no other.
     Without --as it claims a name first (mail_register). It needs the extra `mcp`
-    (pip install 'postmaster-agents[mcp]').
+    (pip install '.[mcp]' in the checkout).
 
     Exit codes: 0 ended by the client, 65 no such ADDRESS, 69 the extra is not installed, 78 no usable office or
     registry.
@@ -29,7 +29,7 @@ def mcp(office: Office, agent: str | None) -> int:
     """
     office.require()
     if importlib.util.find_spec("mcp") is None:
-        raise Missing("the tools need the package mcp: pip install 'postmaster-agents[mcp]'")
+        raise Missing(f"the tools need the package mcp: {how_to_install('mcp')}")
     from postmaster.mcp.desk import Desk
     from postmaster.turns import inside
 

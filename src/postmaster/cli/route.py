@@ -74,7 +74,7 @@ def lines(answer: dict[str, Any]) -> list[str]:
         number = f" #{record['sequence']}" if "sequence" in record else ""
         flow = f" {printable(record['correlation_id'])}{number}" if "correlation_id" in record else ""
         where = f" -> {printable(record['path'])}" if record.get("path") else ""
-        why = f" [{record['reason']}] {printable(record['detail'])}" if record.get("reason") else ""
+        why = f" [{record['reason']}] {printable(record['detail'])}".rstrip() if record.get("reason") else ""
         shown.append(f"{record['action']:<11} {printable(record['file'])}{flow}{where}{why}")
     shown.extend(f"waiting     {printable(one['file'])}: {printable(one['why'])}" for one in answer["waiting"])
     counted = [f"{count} {action}" for action, count in answer["counts"].items() if action != reasons.DEFERRED]

@@ -7,7 +7,7 @@ import signal
 import click
 
 from postmaster.cli.app import say
-from postmaster.errors import Missing, UsageProblem
+from postmaster.errors import Missing, UsageProblem, how_to_install
 from postmaster.office import Office
 
 _NEEDED = ("jinja2", "markdown_it", "nh3", "starlette", "uvicorn")
@@ -26,7 +26,7 @@ def screen(office: Office, host: str, port: int, token: bool, open_browser: bool
     opened is remembered in your account, apart from the agents' read state.
 
     Everybody who can connect can read all that this account can: on this machine alone by default. Another --host
-    needs --token. It needs the extra `screen` (pip install 'postmaster-agents[screen]').
+    needs --token. It needs the extra `screen` (pip install '.[screen]' in the checkout).
 
     Exit codes: 0 ended by SIGTERM, 64 another host without --token, 69 the extra is not installed, 73 the port cannot
     be had, 78 no office, 130 ended by Ctrl-C.
@@ -39,7 +39,7 @@ def screen(office: Office, host: str, port: int, token: bool, open_browser: bool
     office.require()
     absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if absent:
-        raise Missing(f"the page needs {', '.join(absent)}: pip install 'postmaster-agents[screen]'")
+        raise Missing(f"the page needs {', '.join(absent)}: {how_to_install('screen')}")
     from postmaster.screen import guard, server
 
     if not guard.is_loopback(host) and not token:

@@ -77,7 +77,7 @@ def send(
 
     With --wait it ends when the answer is in the inbox of --from: a message of the same flow whose `in_reply_to` is the
     id of this one. It is printed, and stays unread; if it comes later it is ordinary mail. A refusal ends the waiting.
-    The package `watchfiles` makes that quick (pip install 'postmaster-agents[watchfiles]').
+    The package `watchfiles` makes that quick (pip install '.[watchfiles]' in the checkout).
 
     In a turn --from is the agent whose turn it is, --thread its default thread, and the message leaves when the turn
     has succeeded, unless --immediately.

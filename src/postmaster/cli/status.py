@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import time
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import click
 from postmaster import health, times
 from postmaster.cli.answers import FORMAT_VERSION
 from postmaster.cli.app import printable, say
-from postmaster.errors import CannotCreate, ConfigurationFault
+from postmaster.errors import CannotCreate, ConfigurationFault, UsageProblem
 from postmaster.health import Limits
 from postmaster.office import Office
 
@@ -32,7 +33,11 @@ def _span(text: str) -> int:
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="How to tell it."
 )
-@click.option("--output", metavar="FILE", help="Write the answer to a file, which is replaced as a whole.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write the answer to a file, which is replaced as a whole; `-` is standard output.",
+)
 @click.option("--check", is_flag=True, help="End with 0, 1, 2 or 3: ok, warning, critical, cannot be told.")
 @click.option(
     "--max-run-age",
@@ -90,8 +95,12 @@ def status(
 
     The first line is the answer, what is of concern follows, then the facts. A SPAN is 90s, 30m, 2h, 1d or off.
 
-    Exit codes: 0 shown, 73 FILE cannot be written, 78 no office. With --check, as monitoring plugins do: 0 mail flows,
-    1 it flows and something should be looked at, 2 it does not flow, 3 nobody can tell.
+    An existing FILE keeps its mode; a new one can be read by everybody. A link, a device, a pipe or a directory is not
+    replaced.
+
+    Exit codes: 0 shown, 64 FILE is empty, 73 FILE cannot be written or is no regular file, 78 no office. With --check,
+    as monitoring plugins do: 0 mail flows, 1 it flows and something should be looked at, 2 it does not flow, 3 nobody
+    can tell.
 
     \b
     Example:
@@ -103,6 +112,8 @@ def status(
     from postmaster import status as module
     from postmaster.directory import open_view
 
+    if output == "":
+        raise UsageProblem("--output '': it is empty; name a file, or `-` for standard output")
     limits = Limits(max_run_age, max_deferred_age, max_unread_age, max_dead, min_free)
     form = "json" if as_json else form
     now_ns = time.time_ns()
@@ -115,7 +126,7 @@ def status(
             _put(metrics.render_down(office.root, now_ns), output)
         if not check:
             raise
-        if form == "text" and output is None:
+        if form == "text" and output in (None, "-"):
             click.echo(f"nobody can tell whether mail flows: {printable(str(fault))}")
         else:
             say(str(fault))
@@ -136,21 +147,42 @@ def _rendered(answer: dict[str, Any], form: str, now_ns: int, *, everybody: bool
 
 def _put(text: str, output: str | None) -> None:
     """Print an answer, or put it into a file: a reader of that sees the old answer or the new one, whole."""
-    if output is None:
+    if output in (None, "-"):
         click.echo(text, nl=False)
         return
     from postmaster import durable
 
     folder, name = os.path.split(os.path.abspath(output))
+    target = os.path.join(folder, name)
+    before = _replaceable(target, output)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")  # a collector reads *.prom only
     try:
         durable.remove(temporary)
-        durable.write_new(temporary, text.encode("utf-8", "backslashreplace"), sync=False)
-        os.chmod(temporary, 0o644)  # whoever collects it is another account
-        os.rename(temporary, os.path.join(folder, name))
+        durable.write_new(temporary, text.encode("utf-8", "backslashreplace"), sync=False, mode=0o600)
+        if before is not None and os.geteuid() == 0:
+            os.chown(temporary, before.st_uid, before.st_gid)
+        # a new one: whoever collects it is another account
+        os.chmod(temporary, 0o644 if before is None else stat.S_IMODE(before.st_mode))
+        os.rename(temporary, target)
     except OSError as fault:
         durable.remove(temporary)
         raise CannotCreate(f"{output}: cannot be written: {fault.strerror}") from fault
+
+
+def _replaceable(target: str, shown: str) -> os.stat_result | None:
+    """Return what is known of the file that is there, None if there is none; refuse what is no regular file."""
+    from postmaster import outbox
+
+    try:
+        found = os.lstat(target)
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        raise CannotCreate(f"{shown}: cannot be written: {fault.strerror}") from fault
+    if stat.S_ISREG(found.st_mode):
+        return found
+    is_now = outbox.kind(found.st_mode)
+    raise CannotCreate(f"{shown}: is {is_now}, not a regular file; nothing was written (`-` is standard output)")
 
 
 def status_lines(answer: dict[str, Any], *, everybody: bool) -> list[str]:

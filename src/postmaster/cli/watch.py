@@ -31,7 +31,7 @@ def watch(office: Office, poll: float | None, verbose: bool) -> int:
     that breaks meanwhile is told of once; the mail waits until it is mended. Any number of these, and of other
     routers, may run at once.
 
-    It needs the package `watchfiles` (pip install 'postmaster-agents[watchfiles]'), or --poll.
+    It needs the package `watchfiles` (pip install '.[watchfiles]' in the checkout), or --poll.
 
     Exit codes: 0 ended by SIGTERM, 69 `watchfiles` is not installed, 78 no office, 130 ended by Ctrl-C. What the disk
     refuses (73 and 74 of `route`) is told of and tried again.
