@@ -102,6 +102,8 @@ def _of_runs(answer: dict[str, Any], limits: Limits) -> list[Concern]:
         if not one["at_work"]:
             level = CRITICAL if one["holds_mail"] and late else WARNING
             found.append(Concern(level, f"{one['path']}: {one['what']}; {one['remedy']}"))
+    if not found and answer["starters"]["crontab"] == "absent" and not answer["starters"]["started_by"]:
+        found.append(Concern(WARNING, "nothing starts runs: `postmaster cron --install`"))
     return found
 
 

@@ -30,6 +30,11 @@ def holders(path: str) -> list[Holder] | None:
     return [_holder(int(line[4])) for line in held if line[4].lstrip("-").isdecimal()]
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped (proc(5): state T or t)."""
+    return _holder(pid).stopped
+
+
 def _holder(pid: int) -> Holder:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:

@@ -1,25 +1,27 @@
 """Reading the command lines that start runs: of crontabs (crontab(5)), of units, of processes.
 
 The office that a line is about is that of `--root`, else of $POSTMASTER_ROOT as the line or the crontab sets it, else
-the default of the account.
+the default of the account. Where nobody can tell, the root is empty.
 """
 
-import contextlib
 import os
 import pwd
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from postmaster import shell_words
 from postmaster.errors import ConfigurationFault
 from postmaster.office import DEFAULT_ROOT, ENVIRONMENT, absolute
+from postmaster.shell_words import ASSIGNMENT, UNKNOWN, Command
 
+PATH: Final = "/usr/bin:/bin"  # of cron (crontab(5))
 _FIELDS: Final = re.compile(r"(@\w+|\S+(?:\s+\S+){4})\s+(.*)", re.DOTALL)
-_ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*)")
+_LOOP: Final = re.compile(r"\b(?:while|until)\b")
 _ROUTES: Final = ("route", "cycle", "watch")
 _STEPS: Final = (*_ROUTES, "carry", "wake")
+_IDLE: Final = frozenset(("--dry-run", "--help", "-h", "--version"))  # with these nothing is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,12 @@ class Starter:
         source: `crontab`, the path of a system crontab or of a unit, or `process N`.
         account: whose it runs as.
         text: the line, the unit's command, or the command line.
-        root: the office.
-        program: what is run.
+        root: the office, links followed; empty where nobody can tell which.
+        program: what is run; empty where nobody can tell.
         steps: which commands of ours (`route`, `cycle`, `watch`, `carry`, `wake`).
-        path: the PATH that its commands are looked for in.
+        path: the PATH that its commands are looked for in; empty where nobody can tell.
         marked: `postmaster cron` knows the line as its own.
+        trouble: why it starts nothing: `program`, `lingering`, `systemd`, `stopped`; empty if it can.
     """
 
     source: str
@@ -43,8 +46,9 @@ class Starter:
     root: str
     program: str
     steps: tuple[str, ...]
-    path: str = "/usr/bin:/bin"
+    path: str = PATH
     marked: bool = False
+    trouble: str = ""
 
     @property
     def routes(self) -> bool:
@@ -52,9 +56,14 @@ class Starter:
         return any(step in _ROUTES for step in self.steps)
 
     @property
+    def is_unit(self) -> bool:
+        """Whether systemd has to run for it."""
+        return self.source.endswith((".timer", ".path", ".service"))
+
+    @property
     def is_cron(self) -> bool:
         """Whether cron has to run for it."""
-        return not self.source.startswith("process ") and not self.source.endswith((".timer", ".path", ".service"))
+        return not self.source.startswith("process ") and not self.is_unit
 
 
 def account_name(uid: int) -> str:
@@ -72,7 +81,7 @@ def of_crontab(source: str, text: str, account: str, *, system: bool) -> Iterato
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        assigned = _ASSIGNMENT.fullmatch(line)
+        assigned = ASSIGNMENT.fullmatch(line)
         if assigned is not None:
             variables[assigned[1]] = assigned[2].strip().strip("\"'")
             continue
@@ -81,80 +90,92 @@ def of_crontab(source: str, text: str, account: str, *, system: bool) -> Iterato
             continue
         user, command = account, found[2]
         if system:
-            user, _, command = command.partition(" ")
+            user, command = (*command.split(None, 1), "")[:2]
         command = re.split(r"(?<!\\)%", command)[0].replace("\\%", "%")
         marked = source == "crontab" and " # postmaster " in line
-        yield from of_command(source, user, line, command, variables, marked=marked)
+        start = Command(user, home_of(user), home_of(user), {"PATH": PATH, **variables})
+        yield from of_command(source, line, command, start, marked=marked, once=found[1] == "@reboot")
 
 
 def of_command(
-    source: str, account: str, line: str, command: str, variables: dict[str, str], *, marked: bool
+    source: str, line: str, text: str, start: Command, *, marked: bool = False, once: bool = False
 ) -> Iterator[Starter]:
-    """Yield one starter for each office that a command routes."""
+    """Yield one starter for each office that a command routes; with `once` what it does a single time is none."""
     found: dict[str, Starter] = {}
-    for words in _commands(command):
-        read = read_command(words, account, variables)
-        if read is None:
+    try:
+        read = [one for command in shell_words.read(text, start) if (one := of_words(source, line, command))]
+    except ValueError:  # an open quote: the shell would not run it either
+        read = [Starter(source, start.account, line, "", "", ("route",))]
+    for one in read:
+        if once and "watch" not in one.steps and not _LOOP.search(text):
             continue
-        root, program, step = read
-        steps = (*found[root].steps, step) if root in found else (step,)
-        first = found[root].program if root in found else program
-        path = variables.get("PATH", "/usr/bin:/bin")
-        found[root] = Starter(source, account, line, root, first, steps, path, marked)
+        before = found.get(one.root, one)
+        steps = (*before.steps, *one.steps) if one.root in found else one.steps
+        found[one.root] = Starter(
+            source, one.account, line, one.root, before.program, steps, before.path, marked, one.trouble
+        )
     yield from found.values()
 
 
-def _commands(text: str) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell command, as words."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
-    lexer.whitespace_split = True
-    words: list[str] = []
-    with contextlib.suppress(ValueError):  # an open quote: the shell would not run it either
-        for word in lexer:
-            if word and set(word) <= set(";&|()"):
-                yield words
-                words = []
-            else:
-                words.append(word)
-    yield words
-
-
-def read_command(words: Sequence[str], account: str, variables: dict[str, str]) -> tuple[str, str, str] | None:
-    """Return the office, the program and the command that words start; None if they start no run of ours."""
-    environment = dict(variables)
-    words = list(words)
-    while words and (assigned := _ASSIGNMENT.fullmatch(words[0])):
-        environment[assigned[1]] = assigned[2]
-        words.pop(0)
-    at = next((number for number, word in enumerate(words) if _is_ours(words, number, word)), None)
+def of_words(source: str, line: str, command: Command) -> Starter | None:
+    """Return what a command starts; None if it is no run of ours."""
+    words = command.words
+    at = next((number for number, word in enumerate(words) if _is_ours(words, number)), None)
     if at is None:
+        return Starter(source, command.account, line, "", "", ("route",)) if _may_be_ours(words) else None
+    rest, given = list(words[at + 1 :]), None
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option == "--root" and rest:
+            given = rest.pop(0)
+        elif option.startswith("--root="):
+            given = option.removeprefix("--root=")
+        elif option in _IDLE:
+            return None
+    step = "route" if words[at].endswith("postmaster.sh") else rest[0] if rest else ""
+    if step not in _STEPS or _IDLE.intersection(rest):
         return None
-    rest = words[at + 1 :]
-    script = words[at].endswith("postmaster.sh")
-    step = "route" if script else next((word for word in rest if word in _STEPS), None)
-    if step is None:
-        return None
-    given = None
-    for number, word in enumerate(rest):
-        if word == "--root" and number + 1 < len(rest):
-            given = rest[number + 1]
-        elif word.startswith("--root="):
-            given = word.removeprefix("--root=")
-    home = home_of(account)
-    root = (given or environment.get(ENVIRONMENT) or DEFAULT_ROOT).replace("$HOME", home)
-    root = home + root[1:] if root == "~" or root.startswith("~/") else root
-    with contextlib.suppress(ConfigurationFault):
-        return absolute(root, home), words[0], step
-    return None
+    program = words[0]
+    program = command.at(program) if "/" in program else program
+    path = command.variables.get("PATH", PATH) if command.settled else ""
+    return Starter(
+        source,
+        command.account,
+        line,
+        _root(given, command),
+        "" if UNKNOWN in program else program,
+        (step,),
+        "" if UNKNOWN in path else path,
+    )
 
 
-def _is_ours(words: Sequence[str], number: int, word: str) -> bool:
-    if os.path.basename(word) in ("postmaster", "postmaster.sh"):
-        return word != "postmaster" or number == 0 or words[number - 1] != "--root"
+def _root(given: str | None, command: Command) -> str:
+    """Return the office that a command is about, links followed; empty if nobody can tell."""
+    named = given or (command.variables.get(ENVIRONMENT) if command.settled else UNKNOWN) or DEFAULT_ROOT
+    try:
+        root = command.at(absolute(command.expand(named), command.directory))
+    except ConfigurationFault:
+        return ""
+    return "" if UNKNOWN in root else os.path.realpath(root)
+
+
+def _is_ours(words: tuple[str, ...], number: int) -> bool:
+    if os.path.basename(words[number]) in ("postmaster", "postmaster.sh"):
+        return number == 0 or words[number - 1] != "--root"
     return False
 
 
+def _may_be_ours(words: tuple[str, ...]) -> bool:
+    """Tell whether a program that is not known to us may route: a script with our name in its own."""
+    if any(UNKNOWN in word for word in words[:1]):
+        return any(word in _STEPS for word in words)
+    return any("postmaster" in os.path.basename(word) for word in words[:1]) or (
+        len(words) > 1 and os.path.basename(words[0]) in ("sh", "bash", "dash") and "postmaster" in words[1]
+    )
+
+
 def home_of(account: str) -> str:
+    """Return the home directory of an account."""
     own = os.environ.get("HOME")
     if own and account == account_name(os.geteuid()):
         return own

@@ -8,17 +8,21 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from postmaster import crontab, run_lines
+from postmaster import crontab, lock_holders, run_lines
 from postmaster.errors import ConfigurationFault
 from postmaster.office import ENVIRONMENT, Office
 from postmaster.run_lines import Starter
+from postmaster.shell_words import UNKNOWN, Command
 
 _SYSTEM_CRONTABS: Final = ("/etc/crontab", "/etc/cron.d")
 _SPOOLS: Final = ("/var/spool/cron/crontabs", "/var/spool/cron")
 _UNITS: Final = ("/etc/systemd/system", "/etc/systemd/user")
+_UNIT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"  # systemd.exec(5)
+_SYSTEMD: Final = "/run/systemd/system"  # sd_booted(3): it is there if systemd runs
+_LINGERING: Final = "/var/lib/systemd/linger"  # loginctl(1): a file for each account that lingers
 _CRON_DAEMONS: Final = frozenset({"cron", "crond", "fcron", "dcron", "bcron-start"})
 _CRON_GENERATOR: Final = "/usr/lib/systemd/system-generators/systemd-crontab-generator"  # systemd-cron has no daemon
 _INTERPRETERS: Final = ("python", "pypy", "postmaster")  # how processes are called that may be ours
@@ -35,8 +39,17 @@ class Starters:
     cron_runs: bool | None = None
 
     def of(self, root: str) -> list[Starter]:
-        """Return those that route the mail of one office."""
-        return [one for one in self.found if one.root == root and one.routes]
+        """Return those that route the mail of one office (links followed), and can."""
+        return [one for one in self.found if one.root == root and one.routes and not one.trouble]
+
+    def hindered(self, root: str) -> list[Starter]:
+        """Return those that are there to route the mail of one office, and cannot."""
+        return [one for one in self.found if one.root == root and one.routes and one.trouble]
+
+    @property
+    def unclear(self) -> list[Starter]:
+        """Those of which nobody can tell whose mail they route."""
+        return [one for one in self.found if not one.root]
 
 
 def look(run: crontab.Run = crontab.run) -> Starters:
@@ -66,13 +79,16 @@ def look(run: crontab.Run = crontab.run) -> Starters:
 
 def describe(starters: Starters, office: Office) -> dict[str, object]:
     """Return what starts runs of one office, as plain data."""
-    ours = starters.of(office.root)
+    ours = starters.of(os.path.realpath(office.root))
     lines = [one for one in ours if one.is_cron]
-    known = "unknown" if starters.crontab_fault is not None else "absent"
+    why = starters.crontab_fault
+    if why is None and starters.unclear:
+        why = f"cannot tell which office this is about: {starters.unclear[0].text}"
+    known = "unknown" if why is not None else "absent"
     return {
         "account": starters.account,
         "crontab": "present" if any(one.account == starters.account for one in lines) else known,
-        "crontab_detail": starters.crontab_fault,
+        "crontab_detail": why,
         "cron_runs": starters.cron_runs,
         "started_by": [{"source": one.source, "account": one.account, "text": one.text} for one in ours],
     }
@@ -111,15 +127,36 @@ def _unit(place: str, name: str, account: str) -> Iterator[Starter]:
     path = os.path.join(place, name)
     service = dict(_keys(_text(path))).get("Unit", f"{stem}.service")
     keys = _keys(_text(os.path.join(place, service)))
-    user = dict(keys).get("User", account if place.endswith("/user") else "root")
-    variables = {}
+    of_user = place.endswith("/user")
+    user = dict(keys).get("User", account if of_user else "root")
+    home = run_lines.home_of(user)
+    variables = {"PATH": _UNIT_PATH}
     for key, value in keys:
         if key == "Environment" and "=" in value:
             variables[value.strip("\"'").partition("=")[0]] = value.strip("\"'").partition("=")[2]
+    directory = dict(keys).get("WorkingDirectory", home if of_user else "/").lstrip("-").replace("%h", home)
+    start = Command(user, home, directory, variables, settled="EnvironmentFile" not in dict(keys))
     for key, value in keys:
         if key == "ExecStart":
-            command = value.lstrip("-@:+!").replace("%h", run_lines.home_of(user)).replace("%%", "%")
-            yield from run_lines.of_command(path, user, value, command, variables, marked=False)
+            command = value.lstrip("-@:+!").replace("%h", home).replace("%%", "%")
+            for one in run_lines.of_command(path, value, command, start, once=kind == "service"):
+                yield replace(one, trouble=_trouble(one, command, lingers=not of_user or _lingers(user)))
+
+
+def _trouble(one: Starter, command: str, *, lingers: bool) -> str:
+    """Return why a unit that is enabled starts nothing."""
+    first = command.split()[0].strip("\"'")
+    programs = [path for path in (first, one.program) if path.startswith("/")]
+    if not all(os.path.isfile(path) and os.access(path, os.X_OK) for path in programs):
+        return "program"
+    if not os.path.isdir(_SYSTEMD):
+        return "systemd"
+    return "" if lingers else "lingering"
+
+
+def _lingers(account: str) -> bool:
+    """Tell whether the units of an account run while it is not logged in."""
+    return os.path.exists(os.path.join(_LINGERING, account))
 
 
 def _keys(text: str) -> list[tuple[str, str]]:
@@ -150,10 +187,16 @@ def _watching(number: int, words: list[str]) -> Starter | None:
         return None
     pairs = (one.partition("=") for one in _text(f"/proc/{number}/environ").split("\0"))
     variables = {key: value for key, _, value in pairs if key == ENVIRONMENT}
-    read = run_lines.read_command(words, account, variables)
-    if read is None or read[2] != "watch":
+    try:
+        directory = os.readlink(f"/proc/{number}/cwd")
+    except OSError:
+        directory = UNKNOWN
+    known = bool(_text(f"/proc/{number}/environ"))
+    start = Command(account, run_lines.home_of(account), directory, variables, known, tuple(words))
+    one = run_lines.of_words(f"process {number}", shlex.join(words), start)
+    if one is None or "watch" not in one.steps:
         return None
-    return Starter(f"process {number}", account, shlex.join(words), read[0], read[1], ("watch",))
+    return replace(one, trouble="stopped" if lock_holders.is_stopped(number) else "")
 
 
 def _names(directory: str) -> list[str]:

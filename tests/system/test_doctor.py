@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clinic import Clinic
+from clinic import Clinic, booted
 from support import HOUR, Box, letter, mounted, obeying_permissions, permissions_count
 
 ROOT = os.geteuid() == 0
@@ -119,6 +119,19 @@ def _(clinic: Clinic) -> None:
     path.write_text(path.read_text().replace("mason@", "smith@"))
 
 
+@mistake("declaration-in-folder", "registry.d/team/more.yml")
+def _(clinic: Clinic) -> None:
+    clinic.declare("late", "", merge=False)
+    (clinic.root / "registry.d" / "team").mkdir()
+    (clinic.root / "registry.d" / "more.yml").rename(clinic.root / "registry.d" / "team" / "more.yml")
+
+
+@mistake("mail-in-maildir", "inboxes/lab.echo/new/1764.host")
+def _(clinic: Clinic) -> None:
+    (clinic.box.inbox("lab.echo") / "new").mkdir()
+    (clinic.box.inbox("lab.echo") / "new" / "1764.host").write_bytes(letter())
+
+
 @mistake("registry-stale")
 def _(clinic: Clinic) -> None:
     clinic.declare("late", "", merge=False)
@@ -194,7 +207,9 @@ def _(clinic: Clinic) -> None:
 
 @mistake("started-twice", "crontab of ")
 def _(clinic: Clinic) -> None:
-    timer(clinic, f"{sys.executable} -m postmaster --root {clinic.root} route")
+    other = clinic.box.world / "scratch" / "link"
+    other.symlink_to(clinic.root)
+    clinic.crontab(f"{clinic.line()}5 * * * * cd {other} && {clinic.folder}/postmaster --root . route\n")
 
 
 @mistake("turns-not-taken", "crontab of ")
@@ -292,7 +307,7 @@ def _(clinic: Clinic) -> None:
 @mistake("key-missing", "office.key")
 def _(clinic: Clinic) -> None:
     needs("ssh-keygen")
-    remote(clinic, f"sign: {clinic.box.world}/scratch/office.key")
+    remote(clinic, f"sign: {clinic.box.world}/scratch/keys/office.key")
 
 
 @mistake("key-open", "office.key")
@@ -436,7 +451,7 @@ def test_accounts(clinic: Clinic) -> None:
     os.chown(clinic.root, 65534, -1)
     owner = pwd.getpwuid(65534).pw_name
     [one] = clinic.found("cron-wrong-account")
-    assert one["where"] == "crontab of root" and f"the office belongs to {owner}" in one["what"]
+    assert one["where"] == "crontab of root" and f"the office belongs to {owner!r}" in one["what"]
     assert one["commands"][1].startswith(f"runuser -u {owner} -- postmaster --root {clinic.root} cron --install")
     clinic.mend([one | {"commands": one["commands"][:1]}])
     assert clinic.found("cron-wrong-account") == []
@@ -451,8 +466,36 @@ def test_root_asks_for_the_owner(clinic: Clinic) -> None:
     echo = clinic.box.inbox("lab.echo") / "unread"
     for path in (clinic.root / "outbox", clinic.root / "logs", echo):
         os.chown(path, 0, 0)
-    found = {one["where"]: one["check"] for one in clinic.findings() if "nobody may not write here" in one["what"]}
+    found = {one["where"]: one["check"] for one in clinic.findings() if "'nobody' may not write here" in one["what"]}
     assert found == {"outbox": "outbox-closed", "logs": "part-closed", "inboxes/lab.echo/unread": "inbox-closed"}
+
+
+@pytest.mark.skipif(not ROOT, reason="only root makes the files of another account")
+def test_what_root_has_left_is_given_back(clinic: Clinic) -> None:
+    """After `sudo postmaster ...` files belong to root: they are given back, not opened."""
+    clinic.declare("one", "")
+    clinic.box.drop("first.md", letter())
+    clinic.box.route()
+    for path in (clinic.root, *clinic.root.rglob("*")):
+        os.chown(path, 65534, -1, follow_symlinks=False)
+    letter_of_root = clinic.box.drop("m.md", letter())
+    lock, log = clinic.root / ".postmaster" / "lock", clinic.root / "logs" / "delivery-log.jsonl"
+    declaration = clinic.root / "registry.d" / "more.yml"
+    for path in (lock, log, letter_of_root, declaration):
+        os.chown(path, 0, 0)
+        path.chmod(0o600)
+    echo = clinic.box.inbox("lab.echo") / "unread"
+    os.chown(echo, 0, 0)
+    names = {"private-closed": lock, "log-closed": log, "inbox-closed": echo}
+    found = {one["check"]: one for one in clinic.findings()}
+    for name, path in names.items():
+        assert found[name]["commands"] == [f"chown nobody {path}"] and "as root" in found[name]["fix"]
+    for name, path in (("letter-closed", letter_of_root), ("declaration-closed", declaration)):
+        assert found[name]["commands"] == [f"chgrp nogroup {path}", f"chmod g+r {path}"]
+    assert "declaration-faulty" not in found
+    mended = [*names, "letter-closed", "declaration-closed"]
+    clinic.mend([found[name] for name in mended])
+    assert {one["check"] for one in clinic.findings()}.isdisjoint(mended)
 
 
 @pytest.mark.parametrize("root", ["/nonexistent/office", "/etc/passwd", "/", "/proc"])
@@ -486,7 +529,7 @@ def as_nobody(*command: str) -> bool:
 def test_the_inbox_of_another_account(clinic: Clinic, public: Path) -> None:
     """What keeps an agent's account from its inbox and its mail is found; with the fix the account can read it."""
     [one] = clinic.found("inbox-unreadable")
-    assert one["where"].startswith("inboxes/more.nobody") and "nobody may not enter or write here" in one["what"]
+    assert one["where"].startswith("inboxes/more.nobody") and "'nobody' may not enter or write here" in one["what"]
     clinic.mend([one])
     assert clinic.findings() == []
     clinic.box.drop("m.md", letter(to="nobody@more.internal"))
@@ -510,8 +553,8 @@ def test_another_account_asks(clinic: Clinic, public: Path) -> None:
     if subprocess.run([*clinic.prefix, sys.executable, "-V"], capture_output=True, check=False).returncode:
         pytest.skip("there is no setpriv here")
     [one] = clinic.found(name)
-    assert one["where"] == str(public) and "belongs to root, and this is nobody" in one["what"]
-    assert one["commands"] == [f"runuser -u root -- postmaster --root {public} doctor"]
+    assert one["where"] == str(public) and "belongs to 'root', and this is 'nobody'" in one["what"]
+    assert one["commands"] == [] and one["look"] == [f"runuser -u root -- postmaster --root {public} doctor"]
 
 
 def test_an_account_that_is_none(clinic: Clinic) -> None:
@@ -553,9 +596,88 @@ def test_no_cron_daemon(clinic: Clinic) -> None:
 
 def test_a_timer_is_enough(clinic: Clinic) -> None:
     """With a timer and no crontab line nothing is missing; neither is with another office in the crontab."""
-    timer(clinic, f"{sys.executable} -m postmaster --root {clinic.root} route")
+    unit = timer(clinic, f"{sys.executable} -m postmaster --root {clinic.root} route")
     clinic.crontab(clinic.line().replace(str(clinic.root), "/srv/other"))
+    account = pwd.getpwuid(os.geteuid()).pw_name
+    if not (prefix := booted(account)):
+        pytest.skip("nothing can be mounted here")
+    clinic.prefix = prefix
     assert clinic.findings() == []
+    clinic.prefix = booted()  # the account does not linger
+    found = {one["check"]: one for one in clinic.findings()}
+    assert found["unit-not-lingering"]["commands"] == [f"loginctl enable-linger {account}"]
+    assert set(found) == {"unit-not-lingering", "cron-other-office"}
+    clinic.prefix = prefix
+    service = unit.with_name("mail.service")
+    service.write_text(service.read_text().replace(sys.executable, "/opt/gone/bin/python"))
+    found = {one["check"]: one for one in clinic.findings()}
+    assert set(found) == {"unit-program-missing", "cron-other-office"}
+    assert found["unit-program-missing"]["where"] == str(unit) and found["unit-program-missing"]["commands"] == []
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd runs here")
+def test_no_systemd(clinic: Clinic) -> None:
+    """A timer starts nothing where systemd does not run."""
+    unit = timer(clinic, f"{sys.executable} -m postmaster --root {clinic.root} route")
+    clinic.crontab("")
+    found = {one["check"]: one for one in clinic.findings()}
+    assert set(found) == {"no-systemd", "not-started"} and found["no-systemd"]["where"] == str(unit)
+    clinic.mend([found["no-systemd"]])
+    assert clinic.found("not-started") == []
+
+
+def test_what_a_crontab_line_is_about(clinic: Clinic) -> None:
+    """The office of a line is read as the shell would; what nobody can tell is not asserted."""
+    root, program = clinic.root, f"{clinic.folder}/postmaster"
+    home = clinic.box.world / "home"
+    (home / "mail").symlink_to(root)
+    (home / "venv" / "bin").mkdir(parents=True)
+    (home / "venv" / "bin" / "postmaster").symlink_to(program)
+    well = (
+        f"{program} --root ${{HOME}}/mail route",
+        f"cd {root} && {program} --root . route",
+        f"env POSTMASTER_ROOT={root} {program} route >/dev/null 2>&1",
+        f"export POSTMASTER_ROOT=$HOME/mail; nice -n 5 {program} cycle",
+        f". venv/bin/activate; postmaster --root {root} route",
+        f"bash -lc 'postmaster --root {root} route'",
+        f"if true; then flock -n /tmp/l timeout -k 5 60 {program} --root {root} route; fi",
+        f"{program} --root $ELSEWHERE route",  # nobody can tell
+        "bash -lc 'postmaster route'",
+        "/opt/bin/all-of-postmaster.sh",
+    )
+    for line in well:
+        clinic.crontab(f"*/10 * * * * {line}\n")
+        assert clinic.findings() == [], line
+    told = clinic.run("status", "--json").stdout
+    assert '"crontab": "unknown"' in told and "cannot tell which office" in told
+    for fields, line in (
+        ("@reboot", f"{program} --root {root} route"),
+        ("*/5 * * * *", f"{program} --root {root} route --dry-run"),
+        ("*/5 * * * *", f"{program} --root {root} status route"),
+    ):
+        clinic.crontab(f"{fields} {line}\n")
+        assert [one["check"] for one in clinic.findings()] == ["not-started"], line
+
+
+def test_a_watch_that_is_stopped(clinic: Clinic) -> None:
+    """A `watch` starts runs, and not while it is stopped."""
+    clinic.crontab("")
+    watch = clinic.box.start("watch", "--poll", "1")
+    try:
+        deadline = time.monotonic() + 20
+        while '"not-started"' in clinic.run("doctor", "--json").stdout:  # it still makes its files
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        watch.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, watch.pid, os.WSTOPPED | os.WNOWAIT)
+        found = {one["check"]: one for one in clinic.findings()}
+        assert found["not-started"] and found["watch-stopped"]["where"] == f"process {watch.pid}"
+        clinic.mend([found["watch-stopped"]])
+        assert '"watch-stopped"' not in clinic.run("doctor", "--json").stdout
+    finally:
+        watch.send_signal(signal.SIGCONT)
+        watch.send_signal(signal.SIGTERM)
+        watch.communicate(timeout=20)
 
 
 def test_a_stopped_process_holds_the_lock(clinic: Clinic) -> None:
@@ -623,6 +745,18 @@ def test_a_file_system_that_forgets(clinic: Clinic) -> None:
         subprocess.run(["umount", place], check=True)
 
 
+def test_what_is_kept_in_memory(clinic: Clinic) -> None:
+    """An inbox in memory is named, unless it is where everybody knows that things go: the office of this test."""
+    script = 'mount -t tmpfs none /mnt && mkdir -p /mnt/a/tmp /mnt/a/unread /mnt/a/read && exec "$@"'
+    clinic.prefix = ["unshare", "-m", "sh", "-c", script, "sh"]
+    if subprocess.run([*clinic.prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    clinic.declare("far", "    inbox: /mnt/a\n", merge=False)
+    clinic.run("registry", "merge", prefix=clinic.prefix)
+    [one] = clinic.findings()
+    assert one["check"] == "file-system" and one["where"] == "/mnt/a" and "on tmpfs, which is gone" in one["what"]
+
+
 def test_programs(clinic: Clinic) -> None:
     """A program that is not there, or that cron will not find, is found with the declaration."""
     clinic.declare("told", "    nudge: [no-such-program]\n    idle: [/no/such/program]\n")
@@ -634,6 +768,23 @@ def test_programs(clinic: Clinic) -> None:
     [one] = clinic.found("command-not-in-cron")
     assert "not in cron's PATH (/usr/bin:/bin)" in one["what"] and str(path) in one["fix"]
     assert clinic.found("command-missing") == []
+    for text, said, mends in (
+        ("echo\n", "has no `#!` line", False),
+        ("#!/bin/sh\r\necho\r\n", "carriage return", True),
+        ("#!/opt/gone/bin/python\n", "is run by /opt/gone/bin/python, which is not there", False),
+        ("#!/usr/bin/env no-such-python\n", "is run by no-such-python, which is not found", False),
+    ):
+        clinic.program("tell", text)
+        [one] = clinic.found("command-missing")
+        assert said in one["what"] and bool(one["commands"]) is mends
+        if mends:
+            clinic.mend([one])
+            assert clinic.found("command-missing") == []
+    clinic.program("tell", "#!/usr/bin/env -S sh -e\n")
+    clinic.declare("told", f"    nudge: [sh -c true]\n    idle: [{clinic.folder}]\n")
+    blank, folder = clinic.found("command-missing")
+    assert "[sh, -c, true]: arguments are separate items" in blank["fix"] and "is a directory" in folder["what"]
+    clinic.declare("told", "    nudge: [tell]\n")
     clinic.crontab(f"PATH={clinic.folder}:/usr/bin:/bin\n{clinic.line()}")
     assert clinic.findings() == []
 
@@ -647,7 +798,7 @@ def test_tools(clinic: Clinic) -> None:
         (clinic.folder / name).symlink_to(str(shutil.which(name)))
     clinic.env["PATH"] = str(clinic.folder)
     [one] = clinic.found("tool-missing")
-    assert "calls for git" in one["what"] and one["commands"] == ["apt-get install git"]
+    assert "calls for git" in one["what"] and one["commands"] == ["apt-get install -y git"]
 
 
 def test_hosts(clinic: Clinic) -> None:
@@ -656,7 +807,7 @@ def test_hosts(clinic: Clinic) -> None:
     clinic.settings("remotes: {hub: {url: 'ssh://mail@hub.example:2222/srv/mail.git', domains: [far.internal]}}\n")
     clinic.crontab(clinic.run("cron", "--carry").stdout)
     [one] = clinic.found("host-unknown")
-    assert one["where"] == "remote hub" and "hub.example" in one["commands"][0]
+    assert one["where"] == "remote hub" and "hub.example" in one["look"][0]
     key = clinic.box.world / "scratch" / "host.key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     ssh = clinic.box.world / "home" / ".ssh"
@@ -666,6 +817,27 @@ def test_hosts(clinic: Clinic) -> None:
     (ssh / "known_hosts").write_text("")
     (ssh / "config").write_text("Host hub.example\n  HostName 10.0.0.1\n")
     assert clinic.found("host-unknown") == []
+
+
+def test_who_the_carrier_writes_to(clinic: Clinic) -> None:
+    """An `operator` that gets no mail, and a remote that is to bring mail of our own domain, are found."""
+    remote(clinic)
+    clinic.crontab(clinic.run("cron", "--carry").stdout)
+    path = clinic.root / "post-office.yml"
+    text = path.read_text()
+    path.write_text(f"{text}operator: nobody@lab.internal\n")
+    [one] = clinic.findings()
+    assert one["check"] == "operator-unreached" and "no agent of the registry has this address" in one["what"]
+    clinic.declare("boss", "")
+    path.write_text(f"{text}operator: boss@more.internal\n")
+    assert "does not accept type" in clinic.found("operator-unreached")[0]["what"]
+    more = clinic.root / "registry.d" / "more.yml"
+    more.write_text(more.read_text().replace("job.*", "carrier.*"))
+    clinic.box.merge()
+    assert clinic.findings() == []
+    path.write_text(text.replace("far.internal", "far.internal, more.internal"))
+    [one] = clinic.findings()
+    assert one["check"] == "remote-own-domain" and "more.internal" in one["what"] and one["commands"] == []
 
 
 def test_a_socket_is_no_letter(clinic: Clinic) -> None:

@@ -16,7 +16,7 @@ def doctor(office: Office, as_json: bool) -> int:
     """Find the mistakes that are made when an office is set up, and say what mends each. Changes nothing.
 
     Ask as the account that routes. A finding is the name of its check, where it is, what is wrong and what comes of it;
-    then the fix, and the commands that do it, for you to look at and run.
+    then the fix, and the commands that do it, for you to look at and run; after `look:` those that only show more.
 
     Exit codes: 0 nothing found, 1 findings.
 
@@ -43,6 +43,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         lines.append(f"{one['check']}: {printable(one['where'])}: {printable(one['what'])}")
         lines.append(f"    {printable(one['fix'])}" + (":" if one["commands"] else ""))
         lines += [f"      {printable(command)}" for command in one["commands"]]
+        lines += [f"    look: {printable(command)}" for command in one["look"]]
     count = len(answer["findings"])
     said = "nothing found" if not count else "1 finding" if count == 1 else f"{count} findings"
     return [*lines, f"office {printable(answer['office'])}: {answer['checks']} checks, {said}"]

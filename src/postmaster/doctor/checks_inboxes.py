@@ -1,10 +1,11 @@
 """Checks of the inboxes: that they are there, that the router can write to them and their readers read. Pure."""
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
 from postmaster.doctor.facts import Facts, Inbox
-from postmaster.doctor.findings import Check, Finding, postmaster, shell
+from postmaster.doctor.findings import Check, Finding, opened, postmaster, shell
 
 
 def inbox_missing(facts: Facts) -> Iterator[Finding]:
@@ -50,10 +51,8 @@ def inbox_closed(facts: Facts) -> Iterator[Finding]:
         nodes = [one.node, *one.folders.values()]
         for node in nodes:
             if node.kind == "closed" or (node.is_directory and not node.may_write):
-                what = f"{facts.router} may not write here: mail for {one.agent} waits"
-                yield Finding(
-                    node.shown, what, "open it to the account that routes", (shell("chmod", "u+rwx", node.path),)
-                )
+                what = f"{facts.router!r} may not write here: mail for {one.agent} waits"
+                yield Finding(node.shown, what, *opened(facts, node))
                 break
 
 
@@ -61,19 +60,23 @@ def inbox_unreadable(facts: Facts) -> Iterator[Finding]:
     """The account of an agent cannot come to its mail."""
     for one in facts.inboxes:
         for node in one.closed_to_user[:1]:
-            what = f"{one.user} may not enter or write here, and reads the inbox of {one.agent}"
-            yield Finding(node.shown, what, _who(one), tuple(_give(one, node.path)))
+            what = f"{one.user!r} may not enter or write here, and reads the inbox of {one.agent}"
+            yield Finding(node.shown, what, _who(one), tuple(_give(facts, one, node.path)))
 
 
 def _who(one: Inbox) -> str:
-    return f"give the inbox to the group of {one.user} (docs/multi-user.md)"
+    return f"give the inbox to the group of {one.user!r} (docs/multi-user.md)"
 
 
-def _give(one: Inbox, closed: str) -> Iterator[str]:
+def _give(facts: Facts, one: Inbox, closed: str) -> Iterator[str]:
     """Yield the commands of docs/multi-user.md that give a mailbox to its reader, or let it come to it."""
     path = one.node.path
     if not (closed + "/").startswith(path + "/"):
-        yield shell("setfacl", "-m", f"u:{one.user}:x", closed)
+        if "setfacl" in facts.helpers:
+            yield shell("setfacl", "-m", f"u:{one.user}:x", closed)
+        else:
+            yield shell("chgrp", one.group or str(one.user), closed)
+            yield shell("chmod", "g+x", closed)
         return
     yield shell("chgrp", "-R", one.group or str(one.user), path)
     yield shell("chmod", "2750", path, one.folders["tmp"].path)
@@ -85,14 +88,12 @@ def mail_unreadable(facts: Facts) -> Iterator[Finding]:
     for one in facts.inboxes:
         if one.mail_closed and not one.closed_to_user:
             node = one.mail_closed[0]
-            what = (
-                f"{one.user} may not read it: the `umask` or the group of the account that routes keeps its mail closed"
-            )
+            what = f"{one.user!r} may not read it: the `umask` or the group of the router keeps its mail closed"
             paths = [node.path for node in one.mail_closed]
             commands = [shell("chmod", "g+r", *paths)]
             if one.group is not None:
                 commands.insert(0, shell("chgrp", one.group, *paths))
-            fix = f"open it, and let {facts.owner} route with `umask 027`, in a mailbox with the set-group-id bit"
+            fix = f"open it, and let {facts.owner!r} route with `umask 027`, in a mailbox with the set-group-id bit"
             yield Finding(node.shown, what, fix, tuple(commands))
 
 
@@ -105,6 +106,15 @@ def inbox_of_nobody(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             node.shown, what, fix, (shell("mv", "-n", node.path, f"{facts.root}/{node.shown.replace('/', '-')}.old"),)
         )
+
+
+def mail_in_maildir(facts: Facts) -> Iterator[Finding]:
+    """Mail where other programs that know Maildir put it."""
+    for node in facts.foreign_mail:
+        what = "nobody reads what is in new/ or cur/: an inbox has unread/ and read/"
+        name = os.path.basename(node.path).partition(":")[0].removesuffix(".md") + ".md"
+        command = shell("mv", "-n", node.path, os.path.join(facts.places["outbox"].path, name))
+        yield Finding(node.shown, what, "hand it in, or move it away", (command,))
 
 
 def temporaries_left(facts: Facts) -> Iterator[Finding]:
@@ -124,5 +134,6 @@ CHECKS: Final = (
     Check("inbox-unreadable", "the account of an agent cannot come to its inbox", inbox_unreadable),
     Check("mail-unreadable", "the umask of who routes keeps mail closed to its reader", mail_unreadable),
     Check("inbox-of-nobody", "there is unread mail in an inbox that no agent has", inbox_of_nobody),
+    Check("mail-in-maildir", "mail in `new/` or `cur/` of an inbox", mail_in_maildir),
     Check("temporaries-left", "runs that were killed have left files in an inbox", temporaries_left),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from postmaster import disk_space, names
 from postmaster.doctor.facts import Facts
-from postmaster.doctor.findings import Check, Finding, shell
+from postmaster.doctor.findings import Check, Finding, opened, readable, shell
 
 _HOUR_NS: Final = 3600 * 10**9
 _AHEAD_NS: Final = 300 * 10**9  # clocks of two machines, or of a disk on the network, differ by less
@@ -20,6 +20,13 @@ _UNFIT: Final = frozenset(
         *("fuse.gcsfuse", "fuse.glusterfs", "fuse.gvfsd-fuse", "fuse.vmhgfs-fuse"),
     )
 )
+
+
+def letter_closed(facts: Facts) -> Iterator[Finding]:
+    """Letters that the router cannot read."""
+    for node in facts.closed_letters:
+        what = f"{facts.router!r} cannot read it: it is deferred (`io-error`), again and again"
+        yield Finding(node.shown, what, *readable(facts, node))
 
 
 def letter_misplaced(facts: Facts) -> Iterator[Finding]:
@@ -108,12 +115,10 @@ def log_closed(facts: Facts) -> Iterator[Finding]:
     node = facts.places["log"]
     if node.is_there and (node.kind != "file" or not node.may_write):
         what = "cannot be written: nothing is routed without a log"
-        commands = (
-            (shell("chmod", "u+rw", node.path),)
-            if node.kind == "file"
-            else (shell("mv", "-n", node.path, node.path + ".away"),)
-        )
-        yield Finding(node.shown, what, "mend it", commands)
+        if node.kind == "file":
+            yield Finding(node.shown, what, *opened(facts, node))
+        else:
+            yield Finding(node.shown, what, "move it away", (shell("mv", "-n", node.path, node.path + ".away"),))
 
 
 def log_large(facts: Facts) -> Iterator[Finding]:
@@ -133,14 +138,14 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
         if percent < _FREE_PERCENT:
             inodes = f", {disk['inodes_free']} inodes" if disk["inodes_free"] is not None else ""
             what = f"{percent:.1f}% of its file system is left ({disk['bytes_free'] // 2**20} MiB{inodes})"
-            yield Finding(disk["path"], what, "make room", (shell("du", "-xh", "--max-depth=2", disk["path"]),))
+            yield Finding(disk["path"], what, "make room", look=(shell("du", "-xh", "--max-depth=2", disk["path"]),))
 
 
 def file_system(facts: Facts) -> Iterator[Finding]:
     """A file system on which the promises do not hold."""
     for mount in facts.mounts:
-        if mount.type in _UNFIT:
-            forgets = mount.type == "ramfs"
+        forgets = mount.type in ("ramfs", "tmpfs")
+        if mount.type in _UNFIT or (mount.type == "tmpfs" and not mount.temporary):
             what = (
                 "which is gone at the next start"
                 if forgets
@@ -151,6 +156,7 @@ def file_system(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: Final = (
+    Check("letter-closed", "a letter that the router cannot read", letter_closed),
     Check("letter-misplaced", "a letter lies where none is looked for", letter_misplaced),
     Check("letter-in-folder", "letters in a directory of the outbox", letter_in_folder),
     Check("letter-link", "a link, or another thing, in place of a letter", letter_link),

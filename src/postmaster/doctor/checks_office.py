@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from postmaster.doctor.facts import Facts
-from postmaster.doctor.findings import Check, Finding, postmaster, shell
+from postmaster.doctor.findings import Check, Finding, opened, postmaster, shell
 
 _DIRECTORIES: Final = ("outbox", "inboxes", "dead-letter", "logs", "registry.d")
 _WRITTEN: Final = ("root", "inboxes", "dead-letter", "logs", ".postmaster")
@@ -45,9 +45,11 @@ def wrong_account(facts: Facts) -> Iterator[Finding]:
     """Somebody else than the owner of the office asks."""
     root = facts.places["root"]
     if facts.is_office and facts.uid not in (0, root.uid):
-        what = f"belongs to {facts.owner}, and this is {facts.account}: what only the owner may do looks like a mistake"
+        what = (
+            f"belongs to {facts.owner!r}, and this is {facts.account!r}: what only the owner may looks like a mistake"
+        )
         command = shell("runuser", "-u", facts.owner, "--", "postmaster", "--root", facts.root, "doctor")
-        yield Finding(facts.root, what, f"ask as {facts.owner}", (command,))
+        yield Finding(facts.root, what, f"ask as {facts.owner!r}", look=(command,))
 
 
 def office_open(facts: Facts) -> Iterator[Finding]:
@@ -70,8 +72,8 @@ def outbox_closed(facts: Facts) -> Iterator[Finding]:
     """No letter can be put into the outbox, or taken out of it."""
     node = facts.places["outbox"]
     if node.is_directory and not node.may_write:
-        what = f"{facts.router} may not write here: no letter can be sent, and none taken out"
-        yield Finding(node.shown, what, "open it", (shell("chmod", "u+rwx", node.path),))
+        what = f"{facts.router!r} may not write here: no letter can be sent, and none taken out"
+        yield Finding(node.shown, what, *opened(facts, node))
 
 
 def part_closed(facts: Facts) -> Iterator[Finding]:
@@ -79,17 +81,24 @@ def part_closed(facts: Facts) -> Iterator[Finding]:
     for name in _WRITTEN:
         node = facts.places[name]
         if node.is_directory and not node.may_write:
-            what = f"{facts.router} may not write here: a run ends with 73 or 74"
-            yield Finding(node.shown, what, "open it", (shell("chmod", "u+rwx", node.path),))
+            what = f"{facts.router!r} may not write here: a run ends with 73 or 74"
+            yield Finding(node.shown, what, *opened(facts, node))
+
+
+def private_closed(facts: Facts) -> Iterator[Finding]:
+    """A run as another account has left files that the router cannot open."""
+    if nodes := facts.closed_private:
+        others = f" (and {len(nodes) - 1} more there)" if len(nodes) > 1 else ""
+        what = f"{facts.router!r} cannot open it{others}: every run ends with 75 or 74"
+        yield Finding(nodes[0].shown, what, *opened(facts, *nodes))
 
 
 def settings_faulty(facts: Facts) -> Iterator[Finding]:
     """post-office.yml cannot be used."""
     for fault in facts.settings_faults:
         where, what = _split(fault)
-        yield Finding(
-            where, what, "mend that line (docs/settings.md)", (shell("editor", facts.places["post-office.yml"].path),)
-        )
+        look = (shell("editor", facts.places["post-office.yml"].path),)
+        yield Finding(where, what, "mend that line (docs/settings.md)", look=look)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -108,5 +117,6 @@ CHECKS: Final = (
     Check(
         "part-closed", "the router cannot write to `inboxes/`, `dead-letter/`, `logs/` or `.postmaster/`", part_closed
     ),
+    Check("private-closed", "a file in `.postmaster/` that the router cannot open", private_closed),
     Check("settings-faulty", "post-office.yml has an unknown key or a value that cannot be used", settings_faulty),
 )

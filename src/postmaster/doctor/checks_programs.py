@@ -1,10 +1,11 @@
 """Checks of the programs, keys and hosts that declarations and settings name. Pure."""
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
-from postmaster.doctor.facts import Facts
-from postmaster.doctor.findings import Check, Finding, shell
+from postmaster.doctor.facts import Facts, Node
+from postmaster.doctor.findings import Check, Finding, opened, shell
 
 _PACKAGES: Final = {"ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _SECRET: Final = 0o077
@@ -15,11 +16,7 @@ def command_missing(facts: Facts) -> Iterator[Finding]:
     for one in facts.programs:
         if one.trouble is not None:
             what = f"`{one.key}` of {one.agent} starts {one.program}, which {one.trouble}"
-            fix = "install it, or correct the declaration and merge"
-            commands = (
-                (shell("chmod", "+x", one.path),) if one.path is not None else (shell("command", "-v", one.program),)
-            )
-            yield Finding(one.declared_in, what, fix, commands)
+            yield Finding(one.declared_in, what, one.mend, tuple(shell(*words) for words in one.commands))
 
 
 def command_not_in_cron(facts: Facts) -> Iterator[Finding]:
@@ -36,9 +33,9 @@ def tool_missing(facts: Facts) -> Iterator[Finding]:
     for name, is_there in facts.tools.items():
         if not is_there:
             what = f"calls for {name}, which is not installed"
-            yield Finding(
-                "post-office.yml", what, "install it", (shell("apt-get", "install", _PACKAGES.get(name, name)),)
-            )
+            command = shell("apt-get", "install", "-y", _PACKAGES.get(name, name))
+            commands = (command,) if "apt-get" in facts.helpers else ()
+            yield Finding("post-office.yml", what, "install it, as root", commands)
 
 
 def key_missing(facts: Facts) -> Iterator[Finding]:
@@ -47,14 +44,20 @@ def key_missing(facts: Facts) -> Iterator[Finding]:
         for key, node in remote.keys.items():
             if node.kind != "file" or not node.may_read:
                 what = f"`{key}` of remote {remote.name}: cannot be read, so that no mail is exchanged with anybody"
-                make = shell("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", node.path)
-                write = f"echo 'DOMAIN ssh-ed25519 AAAA...' > {shell(node.path)}"
-                fix = (
-                    "make the key, or correct the path"
-                    if key == "sign"
-                    else "write the allowed signers, or correct the path"
-                )
-                yield Finding(node.shown, what, fix, (make if key == "sign" else write,))
+                yield Finding(node.shown, what, *_key(facts, key, node))
+
+
+def _key(facts: Facts, key: str, node: Node) -> tuple[str, tuple[str, ...]]:
+    """Return what mends a key or a list of keys that cannot be read."""
+    if node.kind == "file":
+        return opened(facts, node)
+    if key == "verify":
+        return "write the allowed signers there, a line `DOMAIN ssh-ed25519 AAAA...` each; or correct the path", ()
+    if node.path.endswith(".pub") or node.is_there:
+        return "put the key there, or correct the path", ()
+    folder = shell("mkdir", "-p", "-m", "700", os.path.dirname(node.path))
+    make = shell("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", node.path)
+    return "make the key, or correct the path", (folder, make)
 
 
 def key_open(facts: Facts) -> Iterator[Finding]:
@@ -80,10 +83,24 @@ def host_unknown(facts: Facts) -> Iterator[Finding]:
     """ssh asks whether a host is the right one, and cron cannot answer."""
     for remote in facts.remotes:
         if remote.host is not None and remote.host_known is False:
-            what = f"the key of {remote.host} (remote {remote.name}) is not known to {facts.account}: ssh refuses it"
+            what = f"the key of {remote.host} (remote {remote.name}) is not known to {facts.account!r}: ssh refuses it"
             fix = "look at the key that it shows, and take it if it is the right one"
             command = shell("ssh", "-o", "StrictHostKeyChecking=ask", remote.host, "true")
-            yield Finding(f"remote {remote.name}", what, fix, (command,))
+            yield Finding(f"remote {remote.name}", what, fix, look=(command,))
+
+
+def operator_unreached(facts: Facts) -> Iterator[Finding]:
+    """What the carrier has to tell of a remote that looks wrong reaches nobody."""
+    if facts.operator_fault is not None:
+        fix = "name an agent that accepts `carrier.problem` from `*` (docs/carrier.md)"
+        yield Finding("post-office.yml", facts.operator_fault, fix)
+
+
+def remote_own_domain(facts: Facts) -> Iterator[Finding]:
+    """A remote that is to bring mail of the domain of this office."""
+    for name, domain in facts.own_domains:
+        what = f"`domains` of remote {name} holds {domain}, a domain of agents of this office: `carry` refuses to run"
+        yield Finding("post-office.yml", what, f"take {domain} out of `domains` of {name}")
 
 
 CHECKS: Final = (
@@ -94,4 +111,6 @@ CHECKS: Final = (
     Check("key-open", "others can read the key that mail is signed with", key_open),
     Check("remote-missing", "the repository of a remote is not there", remote_missing),
     Check("host-unknown", "the key of an SSH host is not known", host_unknown),
+    Check("operator-unreached", "`operator` is no agent, or does not accept `carrier.problem`", operator_unreached),
+    Check("remote-own-domain", "the `domains` of a remote hold a domain of this office", remote_own_domain),
 )

@@ -1,10 +1,11 @@
 """Checks of the declarations and the registry that is merged from them. Pure."""
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
 from postmaster.doctor.facts import Facts
-from postmaster.doctor.findings import Check, Finding, postmaster, shell
+from postmaster.doctor.findings import Check, Finding, postmaster, readable, shell
 
 
 def registry_missing(facts: Facts) -> Iterator[Finding]:
@@ -37,10 +38,29 @@ def registry_stale(facts: Facts) -> Iterator[Finding]:
 
 def declaration_faulty(facts: Facts) -> Iterator[Finding]:
     """A declaration cannot be merged, and holds up the others."""
+    closed = tuple(node.shown for node in facts.closed_declarations)
     for fault in facts.declaration_faults:
         where, _, what = fault.partition(": ")
+        if where.partition(":")[0] in closed:
+            continue  # `declaration-closed` says more
         fix = "mend that line; until then no declaration is merged"
-        yield Finding(where, what, fix, (postmaster(facts, "registry", "check"),))
+        yield Finding(where, what, fix, look=(postmaster(facts, "registry", "check"),))
+
+
+def declaration_closed(facts: Facts) -> Iterator[Finding]:
+    """A declaration that the account which routes cannot read."""
+    for node in facts.closed_declarations:
+        what = f"{facts.router!r} cannot read it: no declaration is merged"
+        yield Finding(node.shown, what, *readable(facts, node))
+
+
+def declaration_in_folder(facts: Facts) -> Iterator[Finding]:
+    """A declaration below registry.d/, where none is looked for."""
+    for node in facts.folded_declarations:
+        what = "is not read: declarations are in registry.d/ itself, and not in a directory there"
+        target = os.path.join(facts.places["registry.d"].path, os.path.basename(node.path))
+        commands = (shell("mv", "-n", node.path, target), postmaster(facts, "registry", "merge"))
+        yield Finding(node.shown, what, "move it up, and merge; or move it away", commands)
 
 
 def declaration_ignored(facts: Facts) -> Iterator[Finding]:
@@ -56,7 +76,7 @@ def declaration_ignored(facts: Facts) -> Iterator[Finding]:
 def user_unknown(facts: Facts) -> Iterator[Finding]:
     """The account of an agent does not exist."""
     for agent, declared_in, user in facts.unknown_users:
-        what = f"`user` of {agent} is {user}, and there is no such account: what it sends waits"
+        what = f"`user` of {agent} is {user!r}, and there is no such account: what it sends waits"
         fix = f"correct `user` in {declared_in} and merge, or make the account"
         yield Finding(declared_in, what, fix, (shell("useradd", user),))
 
@@ -68,5 +88,7 @@ CHECKS: Final = (
     Check("registry-stale", "declarations have changed since the merge", registry_stale),
     Check("declaration-faulty", "a declaration cannot be merged, and holds up the others", declaration_faulty),
     Check("declaration-ignored", "a file in registry.d/ is not read for its name", declaration_ignored),
+    Check("declaration-closed", "a declaration that the router cannot read", declaration_closed),
+    Check("declaration-in-folder", "a declaration in a directory of registry.d/", declaration_in_folder),
     Check("user-unknown", "the `user` of an agent is no account of this machine", user_unknown),
 )

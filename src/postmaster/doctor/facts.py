@@ -71,8 +71,8 @@ class Inbox:
 class Program:
     """A command of a declaration (`run`, `nudge`, `idle`), and where its program is.
 
-    `trouble` is why it cannot be run by this account; `missing_in` a PATH of cron in which it is not found though it is
-    in ours.
+    `trouble` is why it cannot be run by this account, and `mend` what to do then, with `commands` that do it;
+    `missing_in` a PATH of cron in which it is not found though it is in ours.
     """
 
     agent: str
@@ -80,6 +80,8 @@ class Program:
     key: str
     program: str
     trouble: str | None = None
+    mend: str = "install it, or correct the declaration and merge"
+    commands: tuple[tuple[str, ...], ...] = ()
     path: str | None = None
     missing_in: str | None = None
 
@@ -103,10 +105,14 @@ class RemoteFacts:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What a place of mail is mounted from: its file system's type."""
+    """What a place of mail is mounted from: its file system's type.
+
+    `temporary`: the place is one for what may be gone at the next start.
+    """
 
     node: Node
     type: str
+    temporary: bool = False
 
 
 @dataclass(slots=True)
@@ -115,7 +121,15 @@ class Facts:
 
     Attributes:
         uid, account: who asks.
-        owner: the name of the account that the office belongs to.
+        owner, owner_group: the names of the account that the office belongs to, and of its first group.
+        real_root: the root, links followed.
+        helpers: the programs for fixes that are installed.
+        closed_letters, closed_declarations: those that the router cannot read.
+        closed_private: what is in .postmaster/ and cannot be opened by the router.
+        folded_declarations: declarations in a directory of registry.d/.
+        foreign_mail: mail in `new/` or `cur/` of an inbox.
+        operator_fault: why the `operator` of post-office.yml gets no mail.
+        own_domains: remote, and the domain of ours that is among its `domains`.
         places: the parts of the office, by name: `root`, `outbox`, `inboxes`, `dead-letter`, `logs`, `registry.d`,
             `.postmaster`, `post-office.yml`, `agent-registry.yml`, `log`.
         other_offices: where another office is named (`$POSTMASTER_ROOT`, `the current directory` ...), and its root.
@@ -139,6 +153,16 @@ class Facts:
     account: str
     owner: str
     starters: Starters
+    real_root: str = ""
+    owner_group: str = ""
+    helpers: frozenset[str] = frozenset()
+    closed_letters: list[Node] = field(default_factory=list)
+    closed_declarations: list[Node] = field(default_factory=list)
+    closed_private: list[Node] = field(default_factory=list)
+    folded_declarations: list[Node] = field(default_factory=list)
+    foreign_mail: list[Node] = field(default_factory=list)
+    operator_fault: str | None = None
+    own_domains: list[tuple[str, str]] = field(default_factory=list)
     places: dict[str, Node] = field(default_factory=dict)
     other_offices: list[tuple[str, str]] = field(default_factory=list)
     settings_faults: list[str] = field(default_factory=list)

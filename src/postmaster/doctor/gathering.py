@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from postmaster import delivery_log, disk_space, lock_holders, names, run_lines, starters, times
@@ -18,6 +19,9 @@ from postmaster.settings import Settings, load_settings
 _TAIL_BYTES: Final = 64 * 1024
 _FAULTS: Final = 20  # that are told of one file
 _AHEAD_NS: Final = 300 * 10**9
+_HELPERS: Final = ("apt-get", "setfacl")
+_PLACES: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_MANY: Final = 1000  # files of .postmaster/ that are looked at
 _NO_DECLARATIONS: Final = (".md", ".txt~", "~", ".bak", ".orig", ".swp", ".disabled")
 
 
@@ -28,6 +32,8 @@ def gather(office: Office, *, clock: Callable[[], int] = time.time_ns) -> Facts:
     owner = run_lines.account_name(root.uid) if root.is_there else ""
     account = run_lines.account_name(uid)
     facts = Facts(office.root, clock(), uid, account, owner, starters.look())
+    facts.real_root, facts.owner_group = os.path.realpath(office.root), gathering_agents.group_of(owner) or owner
+    facts.helpers = frozenset(name for name in _HELPERS if shutil.which(name, path=_PLACES))
     facts.places = {name: node(office, path, router=facts.asked_for) for name, path in _places(office).items()}
     facts.other_offices = _other_offices(office)
     _starters(facts)
@@ -111,8 +117,20 @@ def _registry(office: Office, facts: Facts) -> None:
     except ConfigurationFault as fault:
         facts.registry = "invalid" if os.path.lexists(office.registry) else "missing"
         facts.registry_detail = str(fault).removeprefix(f"{office.registry}: ")
-    for one in listed(office, office.declarations):
+    for one in listed(office, office.declarations, router=facts.asked_for):
         name = os.path.basename(one.path)
+        if (
+            one.kind == "file"
+            and name.endswith(declarations.SUFFIXES)
+            and not name.startswith(".")
+            and not one.may_read
+        ):
+            facts.closed_declarations.append(one)
+        if one.is_directory and not name.startswith("."):
+            inner = listed(office, one.path)
+            facts.folded_declarations += [
+                x for x in inner if x.kind == "file" and x.path.endswith(declarations.SUFFIXES)
+            ]
         is_known = name.endswith((*declarations.SUFFIXES, *_NO_DECLARATIONS)) or name.startswith((".", "README"))
         if one.kind == "file" and not is_known:
             facts.ignored_declarations.append(one)
@@ -133,11 +151,23 @@ def _registry(office: Office, facts: Facts) -> None:
 
 
 def _mail(office: Office, facts: Facts) -> None:
-    facts.outbox = listed(office, office.outbox)
+    facts.outbox = listed(office, office.outbox, router=facts.asked_for)
+    letters = [one for one in facts.outbox if one.kind == "file" and names.is_mail(os.path.basename(one.path))]
+    facts.closed_letters = [one for one in letters if not one.may_read]
+    facts.closed_private = list(_closed(office, office.private, facts.asked_for))[:_MANY]
     facts.strays += [one for one in listed(office, office.root) if _is_letter(one)]
     facts.strays += [one for one in listed(office, office.inboxes) if one.kind == "file" and _is_letter(one)]
     facts.future = [one for one in facts.outbox if one.mtime_ns > facts.now_ns + _AHEAD_NS]
     facts.last_run_ns = int((office.last_run() or 0) * 1e9)
+
+
+def _closed(office: Office, directory: str, router: str | None) -> Iterator[Node]:
+    """Yield what is below a directory of the router's, and closed to it."""
+    for one in listed(office, directory, router=router)[:_MANY]:
+        if one.kind in ("file", "directory") and not (one.may_read and one.may_write):
+            yield one
+        elif one.is_directory:
+            yield from _closed(office, one.path, router)
 
 
 def _is_letter(one: Node) -> bool:

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from postmaster import maildir, names
+from postmaster.carrier.alarms import TYPE
 from postmaster.carrier.git import PROGRAM
-from postmaster.doctor import mounts
+from postmaster.decide import check_accepts
+from postmaster.doctor import executables, mounts
 from postmaster.doctor.facts import Facts, Inbox, Node, Program, RemoteFacts
 from postmaster.doctor.nodes import above, closed_to, listed, node
 from postmaster.errors import PostmasterError
 from postmaster.office import Office, absolute
+from postmaster.parties import RegistryView
 from postmaster.registry.view import Entry
-from postmaster.remotes import Remote
+from postmaster.remotes import Remote, domain_of
 from postmaster.settings import Settings
 
 _AHEAD_NS: Final = 300 * 10**9
@@ -27,6 +30,7 @@ _LOOKED_AT: Final = 100  # of the unread messages of an inbox: whether its reade
 _SSH_URL: Final = re.compile(r"ssh://(?:[^/@]*@)?([^/:]+)(?::(\d+))?/.*")
 _SCP_URL: Final = re.compile(r"(?:[^/:@]*@)?([A-Za-z0-9._-]+):(?!//).*")
 _SECONDS: Final = 10.0
+_OF_MAILDIR: Final = ("new", "cur")  # maildir(5); an inbox has unread/ and read/
 
 
 def gather(office: Office, facts: Facts, settings: Settings) -> None:
@@ -40,12 +44,25 @@ def gather(office: Office, facts: Facts, settings: Settings) -> None:
             if agent.class_id is None:
                 _of_entry(office, facts, agent.id, entry)
         _strangers(office, facts)
+        local = {domain_of(name) for agent in view.all_agents() for name in agent.names}
+        facts.own_domains = [(one.name, both) for one in settings.remotes for both in sorted(local & {*one.domains})]
+        if settings.operator and settings.remotes:
+            facts.operator_fault = _operator_fault(view, settings.operator)
     wanted = [PROGRAM] if settings.remotes else []
     for remote in settings.remotes:
         found = _remote(office, remote)
         facts.remotes.append(found)
         wanted += (["ssh"] if found.host else []) + (["ssh-keygen"] if found.keys else [])
     facts.tools = {name: shutil.which(name) is not None for name in dict.fromkeys(wanted)}
+
+
+def _operator_fault(view: RegistryView, operator: str) -> str | None:
+    """Return why a letter of the carrier does not reach the operator."""
+    agent = view.find(operator)
+    if agent is None:
+        return f"`operator` is {operator}, and no agent of the registry has this address: `{TYPE}` reaches nobody"
+    _, detail = check_accepts(agent, TYPE, f"carrier@{domain_of(operator)}", view)
+    return None if detail is None else f"`operator` is refused what it should get: {detail}"
 
 
 # -- inboxes -------------------------------------------------------------------------------------------------------
@@ -62,6 +79,9 @@ def _inbox(office: Office, facts: Facts, agent: str, path: str, entry: Entry) ->
         name = os.path.basename(one.path)
         if one.kind == "file" and name.endswith(".md") and names.is_mail(name):
             facts.strays.append(one)
+        elif one.is_directory and name in _OF_MAILDIR:
+            inner = listed(office, one.path)
+            facts.foreign_mail += [mail for mail in inner if mail.kind == "file" and mail.size]
     user = entry.get("user")
     closed: list[Node] = []
     mail_closed: list[Node] = []
@@ -76,7 +96,7 @@ def _inbox(office: Office, facts: Facts, agent: str, path: str, entry: Entry) ->
         temporaries = [node(office, os.path.join(place, name)) for name in maildir.stale_temporaries(place)]
     mount = None if inside or folders[maildir.UNREAD].is_there else mounts.missing(path)
     declared_in = str(entry.get("declared_in", ""))
-    read_by = (user, _group_of(user) if user else None)
+    read_by = (user, group_of(user) if user else None)
     return Inbox(
         agent,
         declared_in,
@@ -91,7 +111,7 @@ def _inbox(office: Office, facts: Facts, agent: str, path: str, entry: Entry) ->
     )
 
 
-def _group_of(user: str) -> str | None:
+def group_of(user: str) -> str | None:
     """Return the name of the group of an account."""
     try:
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
@@ -140,18 +160,18 @@ def _program(office: Office, facts: Facts, agent: str, declared_in: str, key: st
     path = os.path.expanduser(program)
     if "/" in path:
         path = os.path.join(office.root, path)
-        if not os.path.exists(path):
-            return Program(agent, declared_in, key, program, "is not there")
-        if not os.path.isfile(path) or not os.access(path, os.X_OK):
-            return Program(agent, declared_in, key, program, "is not executable", path)
-        return Program(agent, declared_in, key, program, None, path)
+        if trouble := executables.trouble(path, program):
+            return Program(agent, declared_in, key, program, *trouble)
+        return Program(agent, declared_in, key, program, path=path)
     more = f":{os.path.dirname(sys.executable)}" if key == "run" else ""  # a turn finds `postmaster` (docs/turns.md)
     found = shutil.which(program, path=os.environ.get("PATH", os.defpath) + more)
     if found is None:
-        return Program(agent, declared_in, key, program, "is not found in PATH")
-    lines = [one for one in facts.starters.found if one.root == office.root and one.is_cron]
-    lacking = [one.path for one in lines if shutil.which(program, path=one.path + more) is None]
-    return Program(agent, declared_in, key, program, None, found, lacking[0] if lacking else None)
+        return Program(agent, declared_in, key, program, *executables.not_found(program))
+    if trouble := executables.trouble(found, program):
+        return Program(agent, declared_in, key, program, *trouble)
+    lines = [one for one in facts.starters.found if one.root == facts.real_root and one.is_cron]
+    lacking = [one.path for one in lines if one.path and shutil.which(program, path=one.path + more) is None]
+    return Program(agent, declared_in, key, program, path=found, missing_in=lacking[0] if lacking else None)
 
 
 # -- remotes -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,8 +20,13 @@ def of(nodes: Iterable[Node]) -> list[Mount]:
         places = [place for place in known if is_below(path, place)]
         if places:
             place = max(places, key=len)
-            found.setdefault(place, Mount(one, known[place]))
+            found.setdefault(place, Mount(one, known[place], any(is_below(path, name) for name in _temporary())))
     return list(found.values())
+
+
+def _temporary() -> list[str]:
+    """Return the places for what may be gone at the next start (file-hierarchy(7))."""
+    return [os.path.realpath(one) for one in ("/tmp", "/run", "/dev/shm", tempfile.gettempdir())]  # noqa: S108
 
 
 def missing(path: str) -> str | None:

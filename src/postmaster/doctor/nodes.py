@@ -44,10 +44,11 @@ def _node(office: Office, path: str, *, follow: bool) -> Node:
     return Node(path, shown, kind, mode, *owner, seen.st_size, seen.st_mtime_ns, may_write, may_read)
 
 
-def listed(office: Office, directory: str) -> list[Node]:
+def listed(office: Office, directory: str, *, router: str | None = None) -> list[Node]:
     """Return what is in a directory, no link followed; nothing if it cannot be listed."""
     with contextlib.suppress(OSError):
-        return [node(office, os.path.join(directory, name), follow=False) for name in sorted(os.listdir(directory))]
+        paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+        return [node(office, path, follow=False, router=router) for path in paths]
     return []
 
 
