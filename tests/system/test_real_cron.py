@@ -61,9 +61,10 @@ def test_cron_delivers_within_a_minute(lab: Box) -> None:
     program = shutil.which("cron", path=PATH)
     if os.geteuid() != 0 or program is None or shutil.which("crontab") is None:
         pytest.skip("takes root, cron and crontab")
-    others = b"# of somebody else\n0 5 1 1 * true\n"
+    ran = lab.world / "cron-ran"
+    control = f"* * * * * touch '{ran}'\n".encode()  # tells whether cron can run anything here
     with kept_crontab(), running_cron(program):
-        before = crontab("-l").stdout or others
+        before = crontab("-l").stdout + control
         assert crontab("-", text=before).returncode == 0
         done = lab.run("cron", "--install", "--every", "1")
         assert done.returncode == 0, done.stderr
@@ -71,12 +72,15 @@ def test_cron_delivers_within_a_minute(lab: Box) -> None:
         lab.drop("m.md", letter(), age_seconds=0)
         deadline = time.monotonic() + 2 * MINUTE + 15  # at the next minute; the one after it on a machine under load
         while not lab.unread("lab.builder"):
+            if time.monotonic() >= deadline and not ran.exists():
+                pytest.skip("cron runs nothing at all here: no PAM session, or no rights")
             assert time.monotonic() < deadline, "cron has delivered nothing"
             time.sleep(0.5)
         answer = json.loads(lab.run("status", "--json").stdout)
         assert answer["starters"]["crontab"] == "present" and answer["starters"]["cron_runs"] is True
         assert answer["last_run_age_seconds"] < MINUTE
-        assert lab.run("doctor").stdout.splitlines()[-1].endswith("nothing found")
+        found = {one["check"] for one in json.loads(lab.run("doctor", "--json").stdout)["findings"]}
+        assert not {one for one in found if one.startswith(("cron", "not-started", "started"))}
         assert lab.run("cron", "--remove").returncode == 0
         assert crontab("-l").stdout == before
 
