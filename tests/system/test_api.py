@@ -52,47 +52,23 @@ def test_the_page(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def strictly_typed(program: Path) -> subprocess.CompletedProcess[str]:
+    """Ask mypy what it thinks of a program, as its author would."""
+    place = program.parent
+    words = ["--strict", "--config-file=", "--cache-dir", str(place / "cache"), str(program)]
+    command = [sys.executable, "-m", "mypy", *words]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=200, check=False)
+
+
 def test_the_page_is_typed(tmp_path: Path) -> None:
     """`mypy --strict` takes the code of the page, and finds what is wrong in code that misuses it."""
     pytest.importorskip("mypy")
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(example())
     wrong.write_text("from postmaster import Office\n\nOffice().inbox(7)\nOffice().inbox('a')[0].sender + 'x'\n")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--config-file=",
-            "--cache-dir",
-            str(tmp_path / "cache"),
-            str(right),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = strictly_typed(right)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--config-file=",
-            "--cache-dir",
-            str(tmp_path / "cache"),
-            str(wrong),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = strictly_typed(wrong)
     assert "wrong.py:3" in done.stdout and "wrong.py:4" in done.stdout, done.stdout
 
 

@@ -22,7 +22,7 @@ def pending(git: Git, refs: Mapping[str, Oid], name: str) -> frozenset[bytes]:
     tip = refs.get(MARKS + name)
     if tip is None:
         return frozenset()
-    return frozenset(line for line in segments.fresh(git, refs.get(INBOX + name), tip))
+    return frozenset(segments.fresh(git, refs.get(INBOX + name), tip))
 
 
 def after(waiting: Iterable[bytes], said: Iterable[Mark]) -> frozenset[bytes]:

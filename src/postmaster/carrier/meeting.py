@@ -12,14 +12,13 @@ from typing import Final
 from postmaster import times
 from postmaster.carrier import copies
 from postmaster.carrier.copies import Written
-from postmaster.carrier.transcripts import Entry, Transcript, check
+from postmaster.carrier.transcripts import Entry, Transcript, beginning, check
 from postmaster.errors import BadData
 from postmaster.printable import printable
 
 HERE: Final = "here"
 THERE: Final = "there"
 _LINE: Final = re.compile(rf"({HERE}|{THERE})\s+(\d+)\s+([0-9a-f]{{12}})(?:\s.*)?")
-_BEGINS: Final = 80
 _BETWEEN: Final = "between"
 
 
@@ -31,6 +30,7 @@ class Meeting:
         known: the entries here.
         common: how many are the same in both.
         here, there: what follows those, here and in the copy.
+        last_common: the last that is the same; None if there is none.
     """
 
     known: tuple[Entry, ...]
@@ -38,11 +38,6 @@ class Meeting:
     here: tuple[Written, ...]
     there: tuple[Written, ...]
     last_common: Written | None
-
-    @property
-    def diverged(self) -> bool:
-        """Tell whether both went on from where they agree."""
-        return bool(self.here) and bool(self.there)
 
 
 def meet(transcript: Transcript, copy: Sequence[Written]) -> Meeting:
@@ -78,11 +73,6 @@ def splice(transcript: Transcript, met: Meeting, plan: Sequence[Written]) -> Non
     transcript.replace(met.known, met.common, plan)
 
 
-def begins(one: Written) -> str:
-    """Return how an entry begins, fit to be shown."""
-    return printable(one.content.split(b"\n", 1)[0][:_BEGINS].decode("utf-8", "backslashreplace"))
-
-
 def write_plan(met: Meeting, name: str) -> str:
     """Return the list from which somebody makes one history of two, as `git rebase --interactive` has it."""
     rows = [
@@ -94,7 +84,7 @@ def write_plan(met: Meeting, name: str) -> str:
     for side, entries in ((HERE, met.here), (THERE, met.there)):
         for number, one in enumerate(entries, met.common + 1):
             when = times.timestamp(one.seconds * 10**9)
-            rows.append(f"{side:<5} {number:>5} {one.commit[:12]}  {when}  {begins(one)}")
+            rows.append(f"{side:<5} {number:>5} {one.commit[:12]}  {when}  {printable(beginning(one.content))}")
     return "\n".join(rows) + "\n"
 
 

@@ -32,11 +32,11 @@ def take_in_pushed(desk: Desk) -> None:
         if mailbox is None:
             continue
         name = remotes.encode(mailbox)
-        handed = HANDED + name
-        remote = None if desk.is_local(mailbox) else desk.known.of(mailbox)
-        if desk.refs.get(handed) == tip or not (remote is not None or desk.is_local(mailbox)):
+        local = desk.is_local(mailbox)
+        remote = None if local else desk.known.of(mailbox)
+        before = known = desk.refs.get(HANDED + name)
+        if before == tip or (remote is None and not local):
             continue
-        known = desk.refs.get(handed)
         if known is None and remote is not None:
             known = desk.refs.get(f"refs/postmaster/seen/{remote.name}/{name}")
         try:
@@ -49,7 +49,7 @@ def take_in_pushed(desk: Desk) -> None:
             desk.hand_in(fresh, mailbox, None)
         else:
             desk.note_receipts(fresh, mailbox, remote)
-        changes.append((handed, tip, desk.refs.get(handed)))
+        changes.append((HANDED + name, tip, before))
     desk.counter.sync()
     desk.move(changes)
 
@@ -103,12 +103,14 @@ def _take_marks(desk: Desk, records: Sequence[delivery_log.Record], again: bool)
     changes: list[Change] = []
     for name, some in said.items():
         waiting = marks.pending(desk.git, desk.refs, name)
-        if any(mark.kind == UNREAD for mark in some):
-            everything = segments.everything(desk.git, desk.refs.get(INBOX + name))
-            some = marks.outliving(lines.state(everything).marks, some)
+        revives = any(mark.kind == UNREAD for mark in some)
+        # Only then is all of the mailbox read.
+        there = segments.everything(desk.git, desk.refs.get(INBOX + name)) if again or revives else frozenset()
+        if revives:
+            some = marks.outliving(lines.state(there).marks, some)
         wanted = marks.after(waiting, some)
         if again:
-            wanted -= segments.everything(desk.git, desk.refs.get(INBOX + name))
+            wanted -= there
         if wanted != waiting:
             changes += marks.stage(desk.git, desk.refs, name, wanted, desk.today())
     desk.move(changes)

@@ -23,6 +23,7 @@ _TEXT: Final = "entry"  # of each commit
 _ATTEMPTS: Final = 20  # to follow others who append at the same time
 _PAUSE: Final = 0.05  # seconds
 _READ_AT_ONCE: Final = 100
+_BEGINNING: Final = 80  # bytes of an entry's first line, to tell it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class Transcript:
         for one, content in zip(entries, self.contents(entries), strict=True):
             yield Written(one.commit, times.parse_time(one.time) // 10**9, content)
 
-    def replace(self, known: Sequence[Entry], common: int, added: Sequence[Written]) -> int:
-        """Make the history the first `common` entries of `known`, and then `added`; return how many it has now.
+    def replace(self, known: Sequence[Entry], common: int, added: Sequence[Written]) -> None:
+        """Make the history the first `common` entries of `known`, and then `added`.
 
         What follows the common entries now is kept as it is, in `refs/postmaster/kept/`. The commits of `added` are
         those that they have there.
@@ -100,7 +101,6 @@ class Transcript:
             raise DiskFault("the transcript was changed meanwhile; look at both again")
         new, building = self._build(known, common, added)
         self._move(where, head, new, building, keep=common < len(known))
-        return common + len(added)
 
     def set_aside(self, known: Sequence[Entry], common: int, other: Sequence[Written]) -> None:
         """Keep another history, which has the first `common` entries of `known`, in `refs/postmaster/kept/`.
@@ -160,6 +160,11 @@ class Transcript:
         """Return under which name of the agent the transcript stands, and its newest commit."""
         refs = self._git.refs() if self._git.exists() else {}
         return next(((one, refs[one.ref]) for one in self._names if one.ref in refs), (self._names[0], None))
+
+
+def beginning(content: bytes) -> str:
+    """Return the first line of an entry, cut short, as text."""
+    return content.split(b"\n", 1)[0][:_BEGINNING].decode("utf-8", "backslashreplace")
 
 
 def check(content: bytes) -> None:

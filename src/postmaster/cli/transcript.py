@@ -99,7 +99,7 @@ def log_entries(office: Office, agent: str, as_json: bool) -> int:
     Example:
       postmaster transcript log council.product-agent --json
     """
-    from postmaster.carrier.transcripts import Transcript
+    from postmaster.carrier.transcripts import Transcript, beginning
 
     reader = find_reader(office, agent)
     found = Transcript(office, reader.agent.names)
@@ -110,7 +110,7 @@ def log_entries(office: Office, agent: str, as_json: bool) -> int:
             "time": one.time,
             "commit": one.commit,
             "bytes": len(content),
-            "begins": content.split(b"\n", 1)[0][:80].decode("utf-8", "backslashreplace"),
+            "begins": beginning(content),
         }
         for one, content in zip(entries, found.contents(entries), strict=True)
     ]

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from postmaster.cli.answers import echo_json
-from postmaster.cli.app import say
+from postmaster.cli.app import printable, say
 from postmaster.directory.readers import find_reader
 from postmaster.errors import BadData, DiskFault
 from postmaster.locks import locked
@@ -187,19 +187,24 @@ def _plan(met: "Meeting", path: str, agent_id: str) -> str | None:
     return None
 
 
+def _shown(one: "Written") -> str:
+    from postmaster.carrier.transcripts import beginning
+
+    return printable(beginning(one.content))
+
+
 def _told(met: "Meeting", agent_id: str, file: str) -> Iterator[str]:
     """Yield what the owner of a transcript that went on in two places is told."""
     from postmaster import times
-    from postmaster.carrier.meeting import begins
 
     yield f"the transcript of {agent_id} was continued in two places, and nobody but you can say how it goes on:"
     if met.last_common is None:
         yield "  they have nothing in common: not even the first entry"
     else:
         last_common = f"{met.last_common.commit[:12]} of {times.timestamp(met.last_common.seconds * 10**9)}"
-        yield f"  they part after entry {met.common}, {last_common}: {begins(met.last_common)}"
+        yield f"  they part after entry {met.common}, {last_common}: {_shown(met.last_common)}"
     for side, entries in (("here", met.here), ("there", met.there)):
-        first, last = begins(entries[0]), begins(entries[-1])
+        first, last = _shown(entries[0]), _shown(entries[-1])
         shown = first if len(entries) == 1 else f"{first} ... {last}"
         yield f"  {side}: {len(entries)} since, the last of {times.timestamp(entries[-1].seconds * 10**9)}: {shown}"
     yield "nothing was changed; what can be done:"
