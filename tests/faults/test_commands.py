@@ -453,7 +453,8 @@ def _listed(desk: Desk) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-def _made(case: Case, root: Path, warm: Warm) -> Desk:
+def made(case: Case, root: Path, warm: Warm) -> Desk:
+    """Return the office of a case, made anew."""
     shutil.rmtree(root, ignore_errors=True)
     desk = Desk(root, warm)
     desk.do("init")
@@ -463,33 +464,28 @@ def _made(case: Case, root: Path, warm: Warm) -> Desk:
     return desk
 
 
-def _points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[Point]:
-    done = _made(case, root, warm).run(*case.arguments, strace=("-e", f"trace={optional(names)}"))
+def command_points(case: Case, root: Path, warm: Warm, names: tuple[str, ...]) -> list[Point]:
+    """Return the calls of an undisturbed run of a case."""
+    done = made(case, root, warm).run(*case.arguments, strace=("-e", f"trace={optional(names)}"))
     assert done.code == 0, done
     return points(done.trace, names, f'"{root}')
 
 
-_cases = pytest.mark.parametrize(
-    "case",
-    [
-        Send(),
-        Ack(),
-        Retry(),
-        Merge(),
-        Register(),
-        Archive(),
-        Folders(),
-        Bounce(),
-        Nudge(),
-        Rule(),
-        Scaffold(),
-        Schemas(),
-    ],
-    ids=[
-        *("send", "ack", "retry", "merge", "register", "archive", "folders", "bounce", "nudge", "rule"),
-        *("scaffold", "schemas"),
-    ],
+CASES = (
+    Send(),
+    Ack(),
+    Retry(),
+    Merge(),
+    Register(),
+    Archive(),
+    Folders(),
+    Bounce(),
+    Nudge(),
+    Rule(),
+    Scaffold(),
+    Schemas(),
 )
+_cases = pytest.mark.parametrize("case", CASES, ids=[type(case).__name__.lower() for case in CASES])
 
 
 @_cases
@@ -498,14 +494,14 @@ def test_a_command_killed_anywhere(warm: Warm, directory: Path, record_property:
     root = directory / "commands" / "killed"
 
     def kill(point: Point) -> None:
-        desk = _made(case, root, warm)
+        desk = made(case, root, warm)
         inject = f"inject={point.name}:signal=KILL:when={point.number}"
         done = desk.run(*case.arguments, strace=("-e", f"trace={point.name}", "-e", inject))
         assert done.killed, f"it was not killed: {done}"
         case.holds(desk)
         case.again(desk)
 
-    chosen = sample(_points(case, root, warm, CHANGING), 11)
+    chosen = sample(command_points(case, root, warm, CHANGING), 11)
     record_property("kills", len(chosen))
     collect(kill, chosen)
 
@@ -517,7 +513,7 @@ def test_a_command_meets_an_error_anywhere(warm: Warm, directory: Path, record_p
 
     def fail(item: tuple[Point, str]) -> None:
         point, error = item
-        desk = _made(case, root, warm)
+        desk = made(case, root, warm)
         inject = f"inject={point.name}:error={error}:when={point.number}"
         done = desk.run(*case.arguments, strace=("-e", f"trace={point.name}", "-e", inject))
         assert "(INJECTED)" in done.trace, "no error was injected"
@@ -525,7 +521,7 @@ def test_a_command_meets_an_error_anywhere(warm: Warm, directory: Path, record_p
         case.holds(desk)
         case.again(desk)
 
-    cases = [(point, error) for point in _points(case, root, warm, FALLIBLE) for error in ERRORS]
+    cases = [(point, error) for point in command_points(case, root, warm, FALLIBLE) for error in ERRORS]
     chosen = sample(cases, 11)
     record_property("errors", len(chosen))
     collect(fail, chosen)
