@@ -53,8 +53,21 @@ def commit(office: Office, home: Home, ending: Ending) -> None:
     Raises:
         DiskFault: the disk refused; what is committed is carried out by the next that comes.
     """
+    if ending.letters:
+        guarded(_sync_stage, home.stage(ending.turn), ending.letters)
     guarded(durable.replace, home.commit_file, json.dumps(asdict(ending)).encode("ascii"))
     _carry_out(office, home, ending)
+
+
+def _sync_stage(stage: str, letters: Iterable[str]) -> None:
+    """Make the staged letters durable, bytes and names: their command may have written them without a sync."""
+    for name in letters:
+        path = os.path.join(stage, name)
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            with contextlib.suppress(PermissionError):  # the router cannot read it either, and says so
+                durable.sync_file(path)
+    for folder in {stage, *(os.path.dirname(os.path.join(stage, name)) for name in letters)}:
+        durable.sync_directory(folder)
 
 
 def recover(office: Office, home: Home) -> bool:
