@@ -228,7 +228,7 @@ def census(scene: Scene) -> Census:
                 continue
             if path.name.endswith(".reason.yml"):
                 reason = yaml.safe_load(path.read_bytes())
-                assert reason["recipients"] and reason["remedy"], f"{path} is partial"
+                assert reason and reason["recipients"] and reason["remedy"], f"{path} is partial"
                 continue
             raw = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
             assert raw in known, f"{path} is no letter of ours, or not all of it"

@@ -66,3 +66,13 @@ def unlink_before_logging() -> None:
         return append(office, *arguments, **options)
 
     delivery_log.append = wrong
+
+
+def forget_to_sync_copies() -> None:
+    """Sync no bytes of what is written new; names and the log are synced as ever."""
+    write_new = durable.write_new
+
+    def wrong(path: str, data: bytes, *, sync: bool, mode: int = 0o666) -> int:
+        return write_new(path, data, sync=False, mode=mode)
+
+    durable.write_new = wrong
