@@ -639,6 +639,22 @@ def test_32_previous_registry_serves(box: Box) -> None:
     standing(box, case.before)
 
 
+def test_40_nothing_to_send(box: Box) -> None:
+    """`send` without a body is wrong use and writes nothing; an empty body has to be asked for."""
+    case = Case(box, "40-nothing-to-send")
+    case.route()
+    case.delivered("ok.md", "lab.worker")
+    mail = ["--from", "boss@lab.internal", "--to", "worker@lab.internal", "--type", "job.run", "--subject", "x"]
+    done = box.run("send", *mail)
+    assert done.returncode == 64 and "no body" in done.stderr and done.stdout == "", done
+    assert box.outbox() == [] and box.tmp_litter() == []
+    standing(box, case.before)
+    for more in (["--body", ""], ["--allow-empty"]):
+        assert box.run("send", *mail, *more).returncode == 0
+    box.route()
+    assert [one.body for one in box.unread("lab.worker") if one.body != b"1\n"] == [b"", b""]
+
+
 def test_every_case_is_tested() -> None:
     """Every folder of inputs has its test here."""
     source = Path(__file__).read_text(encoding="utf-8")

@@ -89,13 +89,42 @@ def test_body_is_kept_byte_for_byte(lab: Box, tmp_path: Path) -> None:
     assert answer["id"] == md5(body) == mail.fields["id"]
 
 
-@pytest.mark.parametrize("source", ["stdin", "dash", "text", "nothing"])
+@pytest.mark.parametrize("source", ["stdin", "dash", "text"])
 def test_sources_of_the_body(lab: Box, source: str) -> None:
-    """Standard input, `-`, --body and an empty standard input."""
-    more = {"stdin": [], "dash": ["-"], "text": ["--body", "words"], "nothing": []}[source]
-    send(lab, *more, input=None if source == "nothing" else "piped\n")
-    expected = {"text": b"words", "nothing": b""}.get(source, b"piped\n")
-    assert header(only_letter(lab)).body == expected
+    """The body comes from standard input, `-` or --body."""
+    more = {"stdin": [], "dash": ["-"], "text": ["--body", "words"]}[source]
+    send(lab, *more, input="piped\n")
+    assert header(only_letter(lab)).body == (b"words" if source == "text" else b"piped\n")
+
+
+@pytest.mark.parametrize("source", ["stdin", "dash", "closed", "file"])
+def test_no_body_is_refused(lab: Box, tmp_path: Path, source: str) -> None:
+    """A body that turns out empty is wrong use, says what to do, and nothing is written; --allow-empty sends it."""
+    (tmp_path / "empty").touch()
+    more = {"dash": ["-"], "file": [str(tmp_path / "empty")]}.get(source, [])
+    prefix = ["/bin/sh", "-c", 'exec "$@" <&-', "sh"] if source == "closed" else []
+    refused = lab.run("send", *options(), *more, prefix=prefix)
+    assert refused.returncode == 64 and "no body" in refused.stderr and "--allow-empty" in refused.stderr, refused
+    assert lab.outbox() == [] and lab.tmp_litter() == []
+    allowed = lab.run("send", *options(), "--allow-empty", *more, prefix=prefix)
+    assert (allowed.returncode, header(only_letter(lab)).body) == (0, b""), allowed
+
+
+def test_an_empty_text_is_a_body(lab: Box) -> None:
+    """`--body ''` says that the body is empty: it is sent."""
+    send(lab, "--body", "")
+    assert header(only_letter(lab)).body == b""
+
+
+def test_a_reply_without_a_body_is_refused(lab: Box) -> None:
+    """`reply` needs a body as `send` does."""
+    lab.drop("a.md", letter(BUILDER, body="?"))
+    lab.route()
+    (mail,) = lab.unread("lab.builder")
+    refused = lab.run("reply", "lab.builder", mail.name, "--type", "job.done")
+    assert refused.returncode == 64 and "no body" in refused.stderr and lab.outbox() == [], refused
+    assert lab.run("reply", "lab.builder", mail.name, "--type", "job.done", "--allow-empty").returncode == 0
+    assert header(only_letter(lab)).body == b""
 
 
 def test_two_sources_of_the_body(lab: Box, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from postmaster.turns import inside
 _BODY = click.argument("file", required=False)
 _OPTIONS = [
     click.option("--body", "text", metavar="TEXT", help="The body, instead of FILE or standard input; used as it is."),
+    click.option("--allow-empty", is_flag=True, help="Send it although FILE or standard input is empty."),
     click.option("--sent-at", metavar="TIME", help="RFC 3339. Default: now. With the same text again: a duplicate."),
     click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header field of your own."),
     click.option("--now", is_flag=True, help="Route at once, and say what became of the message."),
@@ -61,6 +62,7 @@ def send(
     correlation: str | None,
     reply_to: str | None,
     text: str | None,
+    allow_empty: bool,
     sent_at: str | None,
     headers: tuple[str, ...],
     now: bool,
@@ -72,8 +74,8 @@ def send(
 ) -> int:
     """Put a message in the outbox, after the checks that routing will make.
 
-    The body is FILE, byte for byte; standard input if FILE is `-` or left out; or --body TEXT. If any recipient would
-    not get the message, nothing is sent.
+    The body is FILE, byte for byte; standard input if FILE is `-` or left out; or --body TEXT. An empty FILE or
+    standard input is refused, unless --allow-empty. If any recipient would not get the message, nothing is sent.
 
     With --wait it ends when the answer is in the inbox of --from: a message of the same flow whose `in_reply_to` is the
     id of this one. It is printed, and stays unread; if it comes later it is ordinary mail. A refusal ends the waiting.
@@ -113,7 +115,7 @@ def send(
         sent_at=times.timestamp(now_ns) if sent_at is None else sent_at,
         in_reply_to=reply_to,
         headers=composition.own_fields(list(headers)),
-        body=_body(file, text, settings.max_message_bytes),
+        body=_body(file, text, settings.max_message_bytes, allow_empty=allow_empty),
     )
     if not draft.to:
         raise UsageProblem("--to names nobody")
@@ -141,6 +143,7 @@ def reply(
     subject: str | None,
     ack: bool,
     text: str | None,
+    allow_empty: bool,
     sent_at: str | None,
     headers: tuple[str, ...],
     now: bool,
@@ -185,7 +188,7 @@ def reply(
     replier = reader.agent
     with open_view(office) as registry:
         item = reading.find_message(office, replier, msg)
-        body = _body(file, text, settings.max_message_bytes)
+        body = _body(file, text, settings.max_message_bytes, allow_empty=allow_empty)
         said = Answer(body, message_type, subject, sent_at, composition.own_fields(list(headers)))
         draft = replying.draft(office, replier, item, said, registry, settings, now_ns)
         ways.watch_for(office, replier, draft.sender)
@@ -224,19 +227,30 @@ def _turn(office: Office, ways: Ways, *, immediately: bool) -> inside.Inside | N
     return turn
 
 
-def _body(file: str | None, text: str | None, limit: int) -> bytes:
+def _body(file: str | None, text: str | None, limit: int, *, allow_empty: bool) -> bytes:
     """Return the body from its one source; of a longer one as much as shows that it is too long."""
     if file is not None and text is not None:
         raise UsageProblem("give the body once: FILE, `-`, or --body TEXT")
     if text is not None:
         return os.fsencode(text)
-    if file is None and sys.stdin.isatty():
-        raise UsageProblem("no body: give FILE, `-` for standard input, or --body TEXT (which may be empty)")
-    if file is None or file == "-":
-        return sys.stdin.buffer.read(limit + 1)
     try:
+        body = _read_body(file, limit)
+    except (OSError, ValueError) as fault:
+        where = "standard input" if file in (None, "-") else quoted(visible(file or ""))
+        why = fault.strerror if isinstance(fault, OSError) else str(fault)
+        raise BadData(f"{where}: cannot be read: {why}; nothing was sent") from fault
+    if not body and not allow_empty:
+        raise UsageProblem(
+            "no body: give FILE, `-` for standard input, or --body TEXT (--allow-empty, or --body '', sends an empty "
+            "body); nothing was sent"
+        )
+    return body
+
+
+def _read_body(file: str | None, limit: int) -> bytes:
+    if file is not None and file != "-":
         with open(file, "rb") as stream:
             return stream.read(limit + 1)
-    except (OSError, ValueError) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else str(fault)
-        raise BadData(f"{quoted(visible(file))}: cannot be read: {why}; nothing was sent") from fault
+    if sys.stdin is None or (file is None and sys.stdin.isatty()):  # None: it is closed
+        return b""
+    return sys.stdin.buffer.read(limit + 1)
