@@ -104,6 +104,7 @@ def find_routes(envelope: Envelope, registry: RegistryView, relay: Relay | None 
     Looked at are `to`, `sender`, `type`, and `correlation_id` for classes that have an instance for each flow.
     """
     returned = envelope.type == reports.RETURN  # the office's own: nobody has to declare that
+    foreign = relay is not None and relay.remotes.of(envelope.sender) is not None
     hinted = Hints(registry)
     routes: list[Route] = []
     served: set[str] = set()
@@ -116,13 +117,12 @@ def find_routes(envelope: Envelope, registry: RegistryView, relay: Relay | None 
                 continue
             served.add(agent.id)
             asked = not returned and agent.remote is None  # what it accepts is known where it is
-            foreign = relay is not None and relay.remotes.of(envelope.sender) is not None
             reason, detail = (
                 check_accepts(agent, envelope.type, envelope.sender, registry, foreign=foreign) if asked else _NOT_ASKED
             )
             if agent.terminated:
                 reason, detail = "instance-terminated", f"{agent.id} was archived, and takes no more mail"
-            repeats = reason is None and _takes_duplicates(agent, envelope, registry)
+            repeats = reason is None and _takes_duplicates(agent, envelope, registry, foreign)
             routes.append(Route(Verdict(recipient, agent, reason, detail), repeats))
     return tuple(routes)
 
@@ -187,9 +187,9 @@ def _admits(accept: Accept, sender: str, registry: RegistryView, foreign: bool =
     return any(address.matches_sender(one, name) for one in accept.accepts_from for name in admitted)
 
 
-def _takes_duplicates(agent: Agent, envelope: Envelope, registry: RegistryView) -> bool:
+def _takes_duplicates(agent: Agent, envelope: Envelope, registry: RegistryView, foreign: bool) -> bool:
     return any(
         accept.duplicates == "deliver"
         for accept in agent.accepts
-        if address.matches_type(accept.type, envelope.type) and _admits(accept, envelope.sender, registry)
+        if address.matches_type(accept.type, envelope.type) and _admits(accept, envelope.sender, registry, foreign)
     )
