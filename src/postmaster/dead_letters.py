@@ -47,7 +47,7 @@ class DeadLetter:
     @property
     def time(self) -> str:
         """When it died; without a reason file, when it was last changed."""
-        return self.text("time") or times.timestamp(max(self.mtime_ns, 0))
+        return self.text("time") or times.timestamp(self.mtime_ns)
 
     def text(self, key: str) -> str | None:
         """Return one text of the reason file."""

@@ -1,6 +1,7 @@
 """Times as text: RFC 3339, as senders and the log write it, the compact form in file names, spans of time. Pure.
 
-A time is an integer: nanoseconds since 1970-01-01T00:00:00Z.
+A time is an integer: nanoseconds since 1970-01-01T00:00:00Z. A file system keeps times that no calendar has (tmpfs and
+btrfs take any number of seconds): as text they are the first or the last moment of the years 1 to 9999.
 """
 
 import re
@@ -13,6 +14,8 @@ _RFC3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_NS: Final = -62_135_596_800 * 10**9  # 0001-01-01T00:00:00Z
+_LAST_NS: Final = 253_402_300_800 * 10**9 - 1  # the end of the year 9999
 
 UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}  # of a span of time, in seconds
 _SPAN: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]?)", re.ASCII)
@@ -59,16 +62,21 @@ def parse_time(text: str) -> int:
 
 def compact_time(time_ns: int) -> str:
     """Return a time as it stands in a delivered file's name: ``20260304T100000Z``."""
-    return _compact(time_ns // 10**9)
+    return _compact(_clamped(time_ns) // 10**9)
 
 
 @lru_cache(maxsize=256)
 def _compact(seconds: int) -> str:
-    moment = _EPOCH + timedelta(seconds=min(max(seconds, -62135596800), 253402300799))
+    moment = _EPOCH + timedelta(seconds=seconds)
     return f"{moment.year:04d}{moment.month:02d}{moment.day:02d}T{moment:%H%M%S}Z"
 
 
 def timestamp(time_ns: int) -> str:
     """Return a time as the log writes it: RFC 3339, UTC, microseconds."""
-    moment = datetime.fromtimestamp(time_ns // 10**9, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ns // 1000 % 10**6:06d}Z"
+    time_ns = _clamped(time_ns)
+    moment = _EPOCH + timedelta(seconds=time_ns // 10**9)
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}.{time_ns // 1000 % 10**6:06d}Z"
+
+
+def _clamped(time_ns: int) -> int:
+    return min(max(time_ns, _FIRST_NS), _LAST_NS)

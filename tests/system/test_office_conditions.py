@@ -1,16 +1,26 @@
 """What an office stands in: its settings, its root, its disks. Faults there are told of, and cost no letter."""
 
 import gzip
+import json
 import os
 import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import LAB, Box, arrived, letter
 
 BUILDER = "lab.builder"
+CREW = """\
+  - id: lab.crew
+    address: crew@lab.internal
+    instances: many
+    accepts: [job.*]
+    accepts_from: ["*"]
+"""
 SEND = (
     *("send", "--to", "builder@lab.internal", "--from", "conductor@lab.internal", "--type", "job.run"),
     *("--subject", "s", "--body", "b"),
@@ -280,3 +290,60 @@ def test_a_withdrawn_letter_without_a_number(lab: Box) -> None:
     done = lab.route("-v")
     assert "withdrawn" in done.stdout and "None" not in done.stdout, done.stdout
     assert lab.line("b.md")["action"] == "delivered"
+
+
+# -- times of files ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A directory on tmpfs, which keeps any modification time (ext4 does not)."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("there is no /dev/shm to write in")
+    made = Path(tempfile.mkdtemp(prefix="postmaster-times-", dir="/dev/shm"))
+    yield made
+    shutil.rmtree(made)
+
+
+def everything(box: Box) -> list[Path]:
+    """Return every path of an office but those that Postmaster keeps for itself."""
+    return [path for path in box.root.rglob("*") if ".postmaster" not in path.parts]
+
+
+@pytest.mark.parametrize("seconds", [2**62, 1_772_000_000_000, 253_402_300_800, -1, -62_135_596_801, -(2**62)])
+def test_times_that_no_calendar_has(lab_world: Path, in_memory: Path, seconds: int) -> None:
+    """A file whose time is beyond year 9999, before year 1 or negative is routed and shown like any other."""
+    shutil.copytree(lab_world, in_memory / "world", symlinks=True)
+    box = Box(in_memory / "world")
+    box.declare("lab", LAB + CREW)
+    box.merge()
+    box.run("register", "lab.crew", "--name", "ann")
+    for name, to in (("a.md", "builder"), ("dead.md", "bilder"), ("b.md", "ann")):
+        box.drop(name, letter(to=f"{to}@lab.internal", sent_at=None), mtime=seconds)
+        os.utime(box.root / "outbox" / name, (seconds, seconds))
+    if box.root.joinpath("outbox/a.md").stat().st_mtime_ns != seconds * 10**9:
+        pytest.skip("this file system does not keep such a time")
+    first = b"---\nnot finished"
+    (box.root / "outbox" / ".stray.md").write_bytes(first)
+    (box.root / "dead-letter" / "by-hand.md").write_bytes(first)
+    commands = [
+        *(["status"], ["status", "--all", "--json"], ["status", "--format", "prometheus"], ["status", "--check"]),
+        *(["dead-letter", "list"], ["dead-letter", "show", "by-hand.md"], ["directory"], ["inbox", BUILDER, "--all"]),
+        *(["log"], ["verify"], ["doctor"], ["turns"], ["directory", "--json"], ["registry", "check"]),
+    ]
+    for routed in (False, True):
+        if routed:
+            box.route("--dry-run")
+            box.route()
+            box.drop("late.md", letter(to="bilder@lab.internal", sent_at=None), mtime=seconds)
+        for path in everything(box):
+            os.utime(path, (seconds, seconds), follow_symlinks=False)
+        for command in commands if routed else commands[:4]:
+            done = box.run(*command)
+            assert done.returncode in (0, 1, 2), (command, done.returncode, done.stderr)
+    year = "9999" if seconds > 0 else "1969" if seconds == -1 else "0001"
+    (mail,) = box.unread(BUILDER)
+    assert mail.name.startswith(year), mail.name
+    letters = json.loads(box.run("dead-letter", "list", "--json").stdout)["letters"]
+    (by_hand,) = [row for row in letters if row["file"] == "by-hand.md"]
+    assert by_hand["time"].startswith(f"{year}-"), by_hand
