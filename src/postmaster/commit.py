@@ -98,9 +98,8 @@ def begin_to_finish(office: Office, batch: Batch, remover: Remover, *, again: bo
     """
     sources = [entry.source for entry in batch.entries if entry.ending == journal.REMOVE]
     if again:
-        finished = {(source.device, source.inode) for source in sources}
         for place in outbox.places(office.outbox, sources):
-            guarded(outbox.recover_taken, place, finished)
+            guarded(outbox.recover_taken, place, sources)
     remover.begin(sources)
 
 
@@ -336,7 +335,7 @@ def recover(office: Office, folders: Sequence[str] = ()) -> tuple[list[Record], 
         remover = Remover(office)
         begin_to_finish(office, batch, remover, again=True)
         return records, finish(office, batch, remover)
-    finished = {(source.device, source.inode) for source in removals.pending(office)}
+    finished = removals.pending(office)
     for place in (office.outbox, *(os.path.join(office.outbox, folder) for folder in folders)):
         guarded(outbox.recover_taken, place, finished)
     return [], []

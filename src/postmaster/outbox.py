@@ -321,8 +321,11 @@ def move(outbox: str, source: Source, target: str) -> bool:
     return not moved_another
 
 
-def recover_taken(place: str, finished: set[tuple[int, int]]) -> None:
-    """End what a crash left of `take`: remove the letter if its (device, inode) is `finished`, else put it back.
+def recover_taken(place: str, finished: Sequence[Source]) -> None:
+    """Complete an interrupted `take_all`: remove the taken file if it is one of `finished`, else put it back.
+
+    An inode number alone proves nothing: once a letter of the batch is unlinked, a new letter can get its inode, and be
+    renamed over another name of the batch.
 
     Args:
         place: the outbox, or a drop folder in it.
@@ -332,7 +335,7 @@ def recover_taken(place: str, finished: set[tuple[int, int]]) -> None:
         seen = os.lstat(taken)
     except (FileNotFoundError, NotADirectoryError):
         return
-    if (seen.st_dev, seen.st_ino) in finished:
+    if any(is_same(source, seen) for source in finished):
         os.unlink(taken)
     else:
         put_back(place, "recovered.md")

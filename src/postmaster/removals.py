@@ -73,9 +73,8 @@ class Remover:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
-            finished = {(source.device, source.inode) for source in self._sources}
             for place in outbox.places(self._office.outbox, self._sources):
-                guarded(outbox.recover_taken, place, finished)
+                guarded(outbox.recover_taken, place, self._sources)
         return outbox.take_all(self._office.outbox, self._sources)
 
 

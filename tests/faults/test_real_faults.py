@@ -6,6 +6,7 @@ next run ends the work.
 
 import contextlib
 import gzip
+import json
 import os
 import re
 import shutil
@@ -478,3 +479,17 @@ def test_two_routers_without_a_lock(office: Callable[..., Box], warm: Warm, roun
     assert all(len(set(numbers)) == 1 for numbers in found.values()), "one message, two numbers"
     assert sorted(numbers[0] for numbers in found.values()) == list(range(1, 301)), "one number, two messages"
     assert box.tmp_litter() == []
+
+
+def test_a_new_letter_on_a_reused_inode_is_not_removed(office: Callable[..., Box]) -> None:
+    """A letter that a killed run had taken is removed only if it is the one that was delivered, not by its inode."""
+    box = office()
+    taken = box.root / "outbox" / ".postmaster-taken"
+    taken.write_bytes(letter(to=BUILDER, body="written after the first one was unlinked"))
+    seen = taken.stat()
+    os.utime(taken, ns=(seen.st_atime_ns, seen.st_mtime_ns - 3600 * 10**9))
+    delivered = {"name": "a.md", "device": seen.st_dev, "inode": seen.st_ino, "size": seen.st_size, "mtime_ns": 1}
+    (box.root / ".postmaster" / "removals").write_text(json.dumps([delivered]))
+    box.route()
+    (mail,) = box.unread("lab.builder")
+    assert mail.body == b"written after the first one was unlinked"
